@@ -97,17 +97,11 @@ def test_names(tmp_path: Path) -> None:
         f"{name}=" for name in KNOBS
     }
     assert answered("dptune verify --advice DP10", tmp_path) >= {"DP101", "DP102"}
-    assert answered("dptune report --patch --advice DP30", tmp_path) == {
-        "DP301",
-        "DP302",
-        "DP303",
-        "DP304",
-        "DP305",
-        "DP306",
-    }
-    assert answered("dptune tune --skip DP30", tmp_path) == {"DP301", "DP302", "DP303", "DP304", "DP305", "DP306"}
+    of_batches = {f"DP30{number}" for number in range(1, 10)}
+    assert answered("dptune report --patch --advice DP30", tmp_path) == of_batches
+    assert answered("dptune tune --skip DP30", tmp_path) == of_batches
     assert answered("dptune tune --only loader.num", tmp_path) == {"loader.num_workers"}
-    assert answered("dptune rules explain DP30", tmp_path) == {"DP301", "DP302", "DP303", "DP304", "DP305", "DP306"}
+    assert answered("dptune rules explain DP30", tmp_path) == of_batches
     assert offered("dptune rules explain no-s", tmp_path) == {"no-sync-missing"}
 
 

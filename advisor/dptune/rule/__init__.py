@@ -14,7 +14,9 @@ from dptune.rule.savings import UNVALIDATED, RuleModule, RunView
 from dptune.runfile.broadcast_losses import BroadcastLossFacts
 from dptune.runfile.call_path import call_path
 from dptune.runfile.changed_samples import ChangedSampleFacts
+from dptune.runfile.clipping import ClippingFacts
 from dptune.runfile.communication import CallFacts, DdpFacts
+from dptune.runfile.counted_padding import CountedPaddingFacts
 from dptune.runfile.dense_tables import DenseTableFacts
 from dptune.runfile.discarded_gradients import DiscardedGradientFacts, discarding
 from dptune.runfile.evaluation_mode import EvaluationModeFacts
@@ -38,8 +40,10 @@ from dptune.runfile.registered_hooks import RegisteredHookFacts, left_by_steps
 from dptune.runfile.removed import Share
 from dptune.runfile.repeated_forward import RepeatedForwardFacts
 from dptune.runfile.same_results import SameResultFacts
+from dptune.runfile.saved_files import shared_files
 from dptune.runfile.schedules import SchedulerFacts, epochs_of
 from dptune.runfile.slow_steps import SlowSteps
+from dptune.runfile.training_mode import TrainingModeFacts
 from dptune.runfile.unused import UnusedGradientFacts
 from dptune.runfile.weight_penalties import WeightPenaltyFacts
 
@@ -49,6 +53,8 @@ __all__ = [
     "BroadcastLossFacts",
     "CallFacts",
     "ChangedSampleFacts",
+    "ClippingFacts",
+    "CountedPaddingFacts",
     "DdpFacts",
     "DenseTableFacts",
     "DiscardedGradientFacts",
@@ -82,6 +88,7 @@ __all__ = [
     "Share",
     "SlowSteps",
     "Threshold",
+    "TrainingModeFacts",
     "UnusedGradientFacts",
     "WeightPenaltyFacts",
     "call_path",
@@ -94,4 +101,5 @@ __all__ = [
     "line_of_argument",
     "over_ranks",
     "passed_at",
+    "shared_files",
 ]

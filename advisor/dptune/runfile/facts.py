@@ -11,7 +11,9 @@ from statistics import median
 
 from dptune.runfile.broadcast_losses import BroadcastLossFacts
 from dptune.runfile.changed_samples import ChangedSampleFacts
+from dptune.runfile.clipping import ClippingFacts
 from dptune.runfile.communication import CallFacts, DdpFacts, FsdpFacts, NcclFacts
+from dptune.runfile.counted_padding import CountedPaddingFacts
 from dptune.runfile.cpu_peak import CpuPeakFacts
 from dptune.runfile.dense_tables import DenseTableFacts
 from dptune.runfile.discarded_gradients import DiscardedGradientFacts
@@ -32,10 +34,13 @@ from dptune.runfile.probability_losses import ProbabilityLossFacts
 from dptune.runfile.registered_hooks import RegisteredHookFacts
 from dptune.runfile.repeated_forward import RepeatedForwardFacts
 from dptune.runfile.same_results import SameResultFacts
-from dptune.runfile.schedules import SchedulerFacts
+from dptune.runfile.saved_files import SavedFileFacts
+from dptune.runfile.schedules import SchedulerFacts, ZeroRateFacts
 from dptune.runfile.shifted_labels import ShiftedLabelFacts
 from dptune.runfile.tensors import TensorFacts
+from dptune.runfile.training_mode import TrainingModeFacts
 from dptune.runfile.unaveraged import UnaveragedFacts
+from dptune.runfile.unreached import UnreachedFacts
 from dptune.runfile.unused import RepeatedPassFacts, UnusedGradientFacts
 from dptune.runfile.weight_penalties import WeightPenaltyFacts
 from dptune.runfile.window import Window
@@ -232,6 +237,11 @@ class Facts:
     `hooks` those on modules that steps register;
     `anomaly_where` the line that turned anomaly detection on; `grad_scaler_where` that of an enabled GradScaler, else
     of one that is not;
+    `clipping` the lines that clip gradients, and whether steps use these;
+    `counted_padding` padding among the targets of losses; `saved_files` the files that `torch.save` wrote;
+    `training_mode` models that are evaluated in training mode; `unreached` parameters that run without gradients;
+    `zero_rates` optimizers that step at a learning rate of zero; `planned_epochs` the passes of the loop around the one
+    that draws batches; `joins` whether DDP's `join` takes uneven inputs;
     `dtype_speeds` how fast a CPU computes in the 16-bit dtypes the script uses;
     `cpu_peak` the peak FLOP/s of a CPU, measured after the last window;
     `steps` how many optimizer steps were counted; `ended` how this rank's part ended: `recording` while it has not, and
@@ -307,6 +317,14 @@ class Facts:
     hooks: list[RegisteredHookFacts] = field(default_factory=list)
     anomaly_where: str | None = None
     grad_scaler_where: str | None = None
+    clipping: list[ClippingFacts] = field(default_factory=list)
+    counted_padding: list[CountedPaddingFacts] = field(default_factory=list)
+    saved_files: list[SavedFileFacts] = field(default_factory=list)
+    training_mode: list[TrainingModeFacts] = field(default_factory=list)
+    unreached: list[UnreachedFacts] = field(default_factory=list)
+    zero_rates: list[ZeroRateFacts] = field(default_factory=list)
+    planned_epochs: int | None = None
+    joins: bool | None = None
     unread: dict[str, str] = field(default_factory=dict)
     ended: str = "recording"
 

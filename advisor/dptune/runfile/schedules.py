@@ -50,3 +50,17 @@ def epochs_of(length: int, batches: int, batches_per_step: int) -> tuple[int, in
         if steps and length % steps == 0:
             return length // steps, steps
     return None
+
+
+@dataclass
+class ZeroRateFacts:
+    """An optimizer of whose `steps` some were made at a learning rate of zero: `zero`, and whether the last one was.
+
+    `where` is the line that makes it.
+    """
+
+    optimizer: str
+    where: str | None = None
+    steps: int = 0
+    zero: int = 0
+    last_zero: bool = False

@@ -142,12 +142,15 @@ def build_loader(width):
         ids = Rows(torch.randint(0, ROWS, (40 * 512,)))
         sampler = DistributedSampler(ids)
         return DataLoader(ids, 512, sampler=sampler, collate_fn=as_it_is, drop_last=True), sampler
-    if args.fault in ("ignored-targets", "one-hot-products", "labels-shifted-twice"):
+    if args.fault in ("ignored-targets", "one-hot-products", "labels-shifted-twice", "padding-learned"):
         ids = Rows(torch.randint(0, WORDS, (40 * 32, 32)))
+        if args.fault == "padding-learned":
+            ids.rows[::2, 20:] = 0
         sampler = DistributedSampler(ids)
         return DataLoader(ids, 32, sampler=sampler, collate_fn=as_it_is, drop_last=True), sampler
     dtype = torch.float64 if has("double-precision") else torch.float32
-    data = Rows(torch.randn(batch * (12 if args.fault == "workers-restart" else 40), width, dtype=dtype))
+    batches = {"workers-restart": 12, "uneven-epochs": 120}.get(args.fault, 40)
+    data = Rows(torch.randn(batch * batches, width, dtype=dtype))
     options = {"collate_fn": as_it_is, "drop_last": True}
     if args.fault == "iterable-dataset":
         lines = Lines(data.rows[:64], dist.get_rank(), dist.get_world_size(), has("iterable-dataset"))
@@ -167,6 +170,10 @@ def build_loader(width):
         return DataLoader(own, batch, shuffle=True, **options), None
     if has("same-data"):
         return DataLoader(data, batch, shuffle=True, **options), None
+    if args.fault == "uneven-epochs":  # shards of rows, of which those of one rank may be smaller
+        rank = dist.get_rank()
+        shard = Subset(data, range(rank, len(data) - (0 if args.mended else 3 * batch * rank), dist.get_world_size()))
+        return DataLoader(shard, batch, shuffle=True, **options), None
     sampler = DistributedSampler(data)
     if args.fault == "workers-restart":
         options |= {"num_workers": 2, "persistent_workers": args.mended}

@@ -94,6 +94,34 @@ class NextWord(nn.Module):
         return nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten())
 
 
+class Padded(nn.Module):
+    """A language model whose loss leaves out the padding, 0, or counts it."""
+
+    def __init__(self, words, width):
+        super().__init__()
+        self.words = nn.Embedding(words, width, padding_idx=0)
+        self.layers = layers(width, 3)
+        self.head = nn.Linear(width, words)
+
+    def forward(self, ids):
+        logits = self.head(self.layers(self.words(ids[:, :-1])))
+        ignored = {"ignore_index": 0} if args.mended else {}
+        return nn.functional.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten(), **ignored)
+
+
+class Detaching(nn.Module):
+    """An encoder and a head, to which no gradient gets through."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.encoder = layers(width, 2)
+        self.head = nn.Linear(width, width)
+
+    def forward(self, rows):
+        features = self.encoder(rows)
+        return self.head(features if args.mended else features.detach())
+
+
 class Songs(nn.Module):
     """The vectors of a session's songs, which are looked up in a table."""
 
@@ -253,6 +281,10 @@ def build_model():
         return Masked(WORDS, 64)
     if args.fault == "labels-shifted-twice":
         return NextWord(WORDS, 64)
+    if args.fault == "padding-learned":
+        return Padded(WORDS, 64)
+    if args.fault == "unreached-parameters":
+        return Detaching(384)
     if args.fault == "one-hot-products":
         return Songs(WORDS, 64)
     if args.fault == "long-convolutions":
@@ -293,7 +325,7 @@ def build_model():
         return Scoring(256)
     if args.fault == "upsampled-convolutions":
         return Segmenting(128)
-    if args.fault == "evaluation-mode-kept":
+    if args.fault in ("evaluation-mode-kept", "training-mode-in-evaluation"):
         return nn.Sequential(*layers(384, 2), nn.Dropout(0.1), nn.Linear(384, 384))
     return layers(384, 3)
 

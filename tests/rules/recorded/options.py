@@ -81,6 +81,14 @@ FAULTS = (
     "look-alikes",
     "gradients-not-cleared",
     "optimizer-without-gradients",
+    "clipping-without-effect",
+    "unreached-parameters",
+    "zero-learning-rate",
+    "not-finite",
+    "padding-learned",
+    "uneven-epochs",
+    "same-file-saved",
+    "training-mode-in-evaluation",
 )
 parser = argparse.ArgumentParser()
 parser.add_argument("fault", choices=FAULTS)
@@ -97,6 +105,7 @@ IDS = (
     "ignored-targets",
     "one-hot-products",
     "labels-shifted-twice",
+    "padding-learned",
 )  # the model's inputs, which are no targets
 
 

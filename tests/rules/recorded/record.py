@@ -23,7 +23,7 @@ from tests.testbed.running import on_both
 
 HERE = Path(__file__).parent
 RUNS = HERE / "runs"
-SCRIPT = ("train.py", "options.py", "batches.py", "models.py", "losses.py")
+SCRIPT = ("train.py", "options.py", "batches.py", "models.py", "losses.py", "epochs.py")
 PYTHON = "/home/user/venv/bin/python"
 SLOWLY = ("wide-gradients", "small-batch", "rank-placement")  # over 200 Mbit/s, 1 ms
 # One process: DDP averages what one pass adds; a repeated pass, or generated text, is the same on each rank.
@@ -32,7 +32,8 @@ OF_ONE = (
     *("ignored-targets", "one-hot-products", "full-sorts", "generation-without-cache"),
     *("broadcast-reductions", "written-optimizer", "labels-shifted-twice", "samples-changed-in-place"),
     *("memory-bound-functions", "slice-gradients", "repeated-rows", "weight-penalty"),
-    *("upsampled-convolutions", "same-results"),
+    *("upsampled-convolutions", "same-results", "clipping-without-effect", "unreached-parameters"),
+    *("zero-learning-rate", "not-finite", "padding-learned", "training-mode-in-evaluation"),
 )
 WITH_STACKS = (
     *("uncovered-cost", "per-tensor-loops", "operator-loops", "matrix-decompositions", "long-convolutions"),
@@ -75,10 +76,16 @@ LOCALLY = (
         "sharded-micro-batches",
         "gradients-not-cleared",
         "optimizer-without-gradients",
+        "uneven-epochs",
+        "same-file-saved",
     ),
     *(fault for fault in dict.fromkeys(("averaged-one-by-one", *OF_ONE, *WITH_STACKS)) if fault != "look-alikes"),
 )
 ALONE = ("tiny-gradients", "look-alikes")  # what no rule may take for its fault: there is nothing to mend
+FOLLOWED = (  # in several warm-up steps
+    *("gradients-not-cleared", "optimizer-without-gradients"),
+    *("clipping-without-effect", "unreached-parameters"),
+)
 LINKED = ("tiny-gradients", "metrics-reduced")  # on one host, and the links between its ranks are measured
 SWEEP = ("links", "--kinds", "all_reduce", "--sizes", "1k,16k,256k,1m,4m", "--seconds", "40")
 
@@ -87,7 +94,7 @@ def windows(fault: str) -> tuple[str, ...]:
     """Of what a rule needs: predictions need more traced steps."""
     light = "12" if fault in (*SLOWLY, *LINKED) else "6" if fault.endswith(("-rank", "-ranks")) else "4"
     detailed = {"growing-memory": "4", "small-shard-units": "1"}.get(fault, "2" if fault in WITH_STACKS else "0")
-    warmup = "5" if fault in ("gradients-not-cleared", "optimizer-without-gradients") else "3"
+    warmup = "5" if fault in FOLLOWED else "3"
     return ("--warmup", warmup, "--untraced", "20", "--light", light, "--detailed", detailed, "--no-links")
 
 

@@ -20,6 +20,8 @@ if "unsupported-dtype" in sys.argv:
 import torch
 import torch.distributed as dist
 from batches import Rows, accelerator, as_it_is, build_loader, endless
+from epochs import evaluate as evaluate_rows
+from epochs import train_epochs
 from losses import best_of, error, lipschitz, reverberate, spread, squares, write
 from models import build_model, pair
 from options import IDS, args, has
@@ -128,7 +130,7 @@ def main():
         model[:2].requires_grad_(False)
     if args.fault == "tiny-gradients":
         keeps = {"bucket_cap_mb": 0.01}
-    if has("unused-parameters-searched"):
+    if has("unused-parameters-searched") or has("unreached-parameters"):
         keeps = {"find_unused_parameters": True}
     if args.fault == "rank-placement":
         keeps = {"process_group": pair((0, 1), (2, 3)) if has("rank-placement") else pair((0, 2), (1, 3))}
@@ -185,6 +187,10 @@ def main():
     if args.fault == "schedule-out-of-step":  # three epochs of this rank's batches
         schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 3 * len(loader))
         schedule = accelerator().prepare(schedule)
+    if args.fault == "zero-learning-rate":
+        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda made: min(1.0, made / 100))
+    if args.fault == "uneven-epochs":
+        train_epochs(model, optimizer, loader, 3)
     scaler = torch.amp.GradScaler("cpu", enabled=has("scaler-without-need"))
     samples_in_lists = [[i] for i in range(300_000)] if args.fault == "garbage-collection" else []
 
@@ -235,6 +241,8 @@ def main():
                         loss = loss + 1e-2 * spread(outputs, centres)
                     if args.fault == "look-alikes":
                         loss = loss + 1e-4 * squares(model.module, only="gate")
+                    if args.fault == "not-finite":  # the square root of 0 has no gradient
+                        loss = loss + (outputs - outputs + (1e-8 if args.mended else 0)).sqrt().mean()
                     if has("weight-penalty"):
                         loss = loss + 1e-4 * squares(model)
                     if args.fault == "matrix-decompositions":
@@ -248,9 +256,13 @@ def main():
             if accumulates:
                 step += 1
                 continue
+            if args.fault == "clipping-without-effect" and args.mended:
+                torch.nn.utils.clip_grad_norm_(model.parameters(), 1e-3)
             scaler.step(optimizer)
             scaler.update()
-            if schedule is not None:
+            if has("clipping-without-effect"):
+                torch.nn.utils.clip_grad_norm_(model.parameters(), 1e-3)
+            if schedule is not None and not has("zero-learning-rate"):
                 schedule.step()
             if not has("gradients-not-cleared") or step % 100 == 0:
                 optimizer.zero_grad()
@@ -269,6 +281,10 @@ def main():
                 dist.barrier()
             if args.fault == "evaluation-mode-kept" and step % 8 == 7:
                 validate(model.module, batch[:32])
+            if args.fault == "training-mode-in-evaluation" and step % 8 == 7:
+                evaluate_rows(model.module, Rows(loader.dataset.rows[:192]), 64)
+            if args.fault == "same-file-saved" and step % 8 == 7 and (not args.mended or rank == 0):
+                torch.save(model.module.state_dict(), "last.pt")
             if args.fault == "kept-by-reference" and step % 8 == 3 and loss.item() < lowest:
                 lowest = loss.item()
                 best = copy.deepcopy(model.state_dict()) if args.mended else model.state_dict()

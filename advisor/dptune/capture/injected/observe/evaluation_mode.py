@@ -68,14 +68,7 @@ class EvaluationMode:
     def begin(self) -> None:
         """Find the layers of the models; the steps from now on are looked at."""
         with contextlib.suppress(Exception):  # modules may be anything
-            modules = all_modules()
-            known = parents(modules)
-            holders = {
-                id(parameter): module
-                for module in modules
-                for parameter in module._parameters.values()
-                if parameter is not None
-            }
+            holders, known = _holders()
             for optimizer in self._places.alive(Optimizer):
                 updated = _updated(optimizer, holders, known)
                 if updated is not None:
@@ -115,27 +108,59 @@ class EvaluationMode:
         return None
 
 
-def _updated(optimizer: Any, holders: dict[int, Any], known: Parents) -> _Updated | None:
-    """None where evaluation mode changes nothing of the model, or where no module holds the parameters."""
+def layers_of(optimizer: Any) -> tuple[Any, list[Any], list[Any]] | None:
+    """The model an optimizer updates, with its dropout and its trained BatchNorm layers; None where it has neither."""
+    found = _model(optimizer, *_holders())
+    if found is None:
+        return None
+    dropouts, norms = _changed(found[0], optimizer)
+    return (found[0], dropouts, norms) if dropouts or norms else None
+
+
+def _holders() -> tuple[dict[int, Any], Parents]:
+    """By parameter, the module that holds it; and by module, its parent."""
+    modules = all_modules()
+    holders = {
+        id(parameter): module
+        for module in modules
+        for parameter in module._parameters.values()
+        if parameter is not None
+    }
+    return holders, parents(modules)
+
+
+def _model(optimizer: Any, holders: dict[int, Any], known: Parents) -> tuple[Any, list[Any], list[list[Any]]] | None:
+    """The innermost module around all parameters, and the modules that hold them, with the paths to these."""
     parameters = [param for group in optimizer.param_groups for param in group["params"] if param.requires_grad]
-    trained = {id(parameter) for parameter in parameters}
     holding = {id(module): module for param in parameters if (module := holders.get(id(param))) is not None}
     if not holding:
         return None
     paths = [_above(module, known) for module in holding.values()]
     model = _common(paths)
-    if model is None:
-        return None
+    return None if model is None else (model, list(holding.values()), paths)
+
+
+def _changed(model: Any, optimizer: Any) -> tuple[list[Any], list[Any]]:
+    """Its layers that evaluation mode changes."""
+    trained = {id(param) for group in optimizer.param_groups for param in group["params"] if param.requires_grad}
     inside = list(model.modules())
-    dropouts = [submodule for submodule in inside if _drops(submodule)]
-    norms = [submodule for submodule in inside if _normalizes(submodule, trained)]
+    return [each for each in inside if _drops(each)], [each for each in inside if _normalizes(each, trained)]
+
+
+def _updated(optimizer: Any, holders: dict[int, Any], known: Parents) -> _Updated | None:
+    """None where evaluation mode changes nothing of the model, or where no module holds the parameters."""
+    found = _model(optimizer, holders, known)
+    if found is None:
+        return None
+    model, holding, paths = found
+    dropouts, norms = _changed(model, optimizer)
     if not dropouts and not norms:
         return None
     layers = [*dropouts, *norms]
     facts = EvaluationModeFacts(type(model).__name__, len(dropouts), len(norms))
     facts.names = [path_of(layer, known) for layer in layers[:_NAMED]]
-    around = frozenset(map(id, (*inside, *paths[0][: paths[0].index(model)])))
-    looked_at = {id(watched_module): watched_module for watched_module in (*holding.values(), *layers)}.values()
+    around = frozenset(map(id, (*model.modules(), *paths[0][: paths[0].index(model)])))
+    looked_at = {id(watched_module): watched_module for watched_module in (*holding, *layers)}.values()
     return _Updated(
         weakref.ref(optimizer), [weakref.ref(watched_module) for watched_module in looked_at], around, facts
     )

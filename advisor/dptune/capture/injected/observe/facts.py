@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import socket
+import sys
 from collections.abc import Callable
 from functools import partial
 from operator import attrgetter
@@ -21,6 +22,7 @@ from dptune.capture.injected.observe import nccl_log, objects, process_rank
 from dptune.capture.injected.observe.compilations import recompiles
 from dptune.capture.injected.observe.observers import Observers
 from dptune.capture.injected.observe.places import Places
+from dptune.capture.injected.observe.planned_epochs import planned_epochs
 from dptune.capture.injected.observe.schedulers import schedulers
 from dptune.knobs import KNOBS
 from dptune.runfile.facts import CompileFacts, Facts
@@ -108,6 +110,14 @@ def gather(facts: Facts, observers: Observers) -> None:
         "anomaly_where": lambda: observers.anomaly.where,
         "keeps_logits": lambda: _keeps_logits(places),
         "unaveraged": lambda: observers.unaveraged.facts() or facts.unaveraged,
+        "clipping": observers.clipping.facts,
+        "counted_padding": observers.counted_padding.facts,
+        "saved_files": observers.saved_files.facts,
+        "training_mode": observers.training_mode.facts,
+        "unreached": observers.unreached.facts,
+        "zero_rates": observers.zero_rates.facts,
+        "planned_epochs": lambda: planned_epochs(sys._getframe(1)) or facts.planned_epochs,
+        "joins": lambda: any(module._join_config.enable for module in places.ddp()) or facts.joins,
         "grad_scaler": lambda: bool(_scalers(places)),
         "grad_scaler_where": lambda: next(map(places.line, _scalers(places) or places.alive(GradScaler)), None),
         "grad_scale": lambda: next((float(scaler.get_scale()) for scaler in _scalers(places)), None),

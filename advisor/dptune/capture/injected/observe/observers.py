@@ -12,8 +12,10 @@ from dptune.capture.injected.observe.batch_preparation import Preparing
 from dptune.capture.injected.observe.broadcast_losses import BroadcastLosses
 from dptune.capture.injected.observe.changed_samples import ChangedSamples
 from dptune.capture.injected.observe.checkpointing import Checkpointing
+from dptune.capture.injected.observe.clipping import Clipping
 from dptune.capture.injected.observe.collectives import Calls
 from dptune.capture.injected.observe.compilations import Compilations
+from dptune.capture.injected.observe.counted_padding import CountedPadding
 from dptune.capture.injected.observe.dense_tables import DenseTables
 from dptune.capture.injected.observe.discarded_gradients import DiscardedGradients
 from dptune.capture.injected.observe.evaluation_mode import EvaluationMode
@@ -29,18 +31,23 @@ from dptune.capture.injected.observe.library_calls import LibraryCalls
 from dptune.capture.injected.observe.loss_scaling import LossScaling
 from dptune.capture.injected.observe.lost_updates import LostUpdates
 from dptune.capture.injected.observe.meters import Meters
+from dptune.capture.injected.observe.module_calls import ModuleCalls
 from dptune.capture.injected.observe.optimizer_gradients import OptimizerGradients
 from dptune.capture.injected.observe.places import Places
 from dptune.capture.injected.observe.probability_losses import ProbabilityLosses
 from dptune.capture.injected.observe.registered_hooks import RegisteredHooks
 from dptune.capture.injected.observe.repeated_forward import RepeatedForward
 from dptune.capture.injected.observe.same_results import SameResults
+from dptune.capture.injected.observe.saved_files import SavedFiles
 from dptune.capture.injected.observe.scaled_clipping import ScaledClipping
 from dptune.capture.injected.observe.shifted_labels import ShiftedLabels
 from dptune.capture.injected.observe.torch_warnings import Warned
+from dptune.capture.injected.observe.training_mode import TrainingMode
 from dptune.capture.injected.observe.unaveraged import Unaveraged
+from dptune.capture.injected.observe.unreached import Unreached
 from dptune.capture.injected.observe.unused_gradients import Unused
 from dptune.capture.injected.observe.weight_penalties import WeightPenalties
+from dptune.capture.injected.observe.zero_rates import ZeroRates
 
 
 @dataclass(frozen=True)
@@ -81,6 +88,13 @@ class Observers:
     hooks: RegisteredHooks
     scaled_clipping: ScaledClipping
     optimizer_gradients: OptimizerGradients
+    module_calls: ModuleCalls
+    clipping: Clipping
+    counted_padding: CountedPadding
+    saved_files: SavedFiles
+    training_mode: TrainingMode
+    unreached: Unreached
+    zero_rates: ZeroRates
 
     def stepped(self, optimizer: Any) -> None:
         """An optimizer has made a step."""
@@ -94,6 +108,8 @@ class Observers:
         self.repeated_forward.stepped()
         self.kept_weights.stepped(optimizer)
         self.hooks.stepped()
+        self.training_mode.stepped()
+        self.zero_rates.stepped(optimizer)
 
 
 @functools.cache
@@ -140,7 +156,16 @@ def observers() -> Observers:
     shifted_labels = ShiftedLabels(places)
     weight_penalties = WeightPenalties(places)
     optimizer_gradients = OptimizerGradients(places)
+    module_calls = ModuleCalls()
+    counted_padding = CountedPadding(places, module_calls)
+    clipping = Clipping(places)
+    clipping.install()
+    saved_files = SavedFiles()
+    saved_files.install()
+    training_mode = TrainingMode(places)
+    meters.drawn = training_mode.drawn
     meters.before_graph += [
+        counted_padding.before_pass,
         ignored_targets.before_pass,
         shifted_labels.before_pass,
         broadcast_losses.before_pass,
@@ -149,6 +174,7 @@ def observers() -> Observers:
         optimizer_gradients.before_pass,
     ]
     meters.after_graph += [
+        clipping.after_pass,
         discarded_gradients.after_pass,
         broadcast_losses.after_pass,
         optimizer_gradients.after_pass,
@@ -191,4 +217,11 @@ def observers() -> Observers:
         hooks=hooks,
         scaled_clipping=scaled_clipping,
         optimizer_gradients=optimizer_gradients,
+        module_calls=module_calls,
+        clipping=clipping,
+        counted_padding=counted_padding,
+        saved_files=saved_files,
+        training_mode=training_mode,
+        unreached=Unreached(places, module_calls),
+        zero_rates=ZeroRates(places),
     )

@@ -23,7 +23,7 @@ from dptune.capture.injected.observe.places import function_name, is_the_users, 
 _FUNCTIONS = 60  # that are read in all
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
 _LEAVES = (ast.Break, ast.Return, ast.Raise)
-_UNKNOWN = object()
+UNKNOWN = object()  # what a name stands for, where that cannot be read
 
 
 @dataclass
@@ -40,7 +40,7 @@ def keeps_evaluation_mode(frame: FrameType | None, around: frozenset[int]) -> st
     """The call of `.eval()` on one of these modules that a loop around the frame leaves so: `function (file:line)`."""
     while frame is not None:
         if is_the_users(frame.f_code.co_filename):
-            for loop in _loops(frame):  # the innermost that evaluates decides
+            for loop in loops_around(frame):  # the innermost that evaluates decides
                 read = _Read(around)
                 scope = {**frame.f_globals, **frame.f_locals}
                 _read(loop, scope, frame.f_code.co_filename, function_name(frame.f_code), read, goes_on=True)
@@ -50,22 +50,23 @@ def keeps_evaluation_mode(frame: FrameType | None, around: frozenset[int]) -> st
     return None
 
 
-def _loops(frame: FrameType) -> list[ast.For | ast.AsyncFor | ast.While]:
+def loops_around(frame: FrameType) -> list[ast.For | ast.AsyncFor | ast.While]:
     """The loops of the frame's function that are around its line, innermost first."""
-    tree = _tree(frame.f_code.co_filename)
+    tree = tree_of(frame.f_code.co_filename)
     name = frame.f_code.co_name
-    body = tree if name == "<module>" else _definition(tree, name, frame.f_code.co_firstlineno)
+    body = tree if name == "<module>" else definition(tree, name, frame.f_code.co_firstlineno)
     loops = [node for node in _inside(body) if isinstance(node, (ast.For, ast.AsyncFor, ast.While))]
     around = [loop for loop in loops if loop.lineno <= frame.f_lineno <= (loop.end_lineno or 0)]
     return sorted(around, key=lambda enclosing: -enclosing.lineno)
 
 
 @functools.lru_cache(maxsize=64)
-def _tree(file: str) -> ast.Module:
+def tree_of(file: str) -> ast.Module:
+    """The source of a file."""
     return ast.parse("".join(linecache.getlines(file)))
 
 
-def _definition(tree: ast.AST, name: str, line: int) -> ast.AST | None:
+def definition(tree: ast.AST, name: str, line: int) -> ast.AST | None:
     """The function of that name that begins in that line, or whose first decorator does."""
     for node in ast.walk(tree):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and node.name == name:
@@ -113,12 +114,12 @@ def _read_call(call: ast.Call, scope: Mapping[str, Any], file: str, name: str, r
     called = call.func
     method = called.attr if isinstance(called, ast.Attribute) else getattr(called, "id", "")
     if isinstance(called, ast.Attribute):
-        of = _value(called.value, scope)
+        of = value_of(called.value, scope)
         if method == "eval" and not call.args and id(of) in read.around:
             place = users_place(file, call.lineno)
             read.evaluates = read.evaluates or (f"{place}" if name == "<module>" else f"{name} ({place})")
             return
-    found = _value(called, scope)
+    found = value_of(called, scope)
     function = found.__func__ if isinstance(found, MethodType) else found
     function = inspect.unwrap(function) if callable(function) else function
     if not isinstance(function, FunctionType) or not is_the_users(function.__code__.co_filename):
@@ -129,20 +130,20 @@ def _read_call(call: ast.Call, scope: Mapping[str, Any], file: str, name: str, r
         return
     read.seen.add(function)
     code = function.__code__
-    node = _definition(_tree(code.co_filename), code.co_name, code.co_firstlineno)
+    node = definition(tree_of(code.co_filename), code.co_name, code.co_firstlineno)
     read.restores = read.restores or node is None
-    _read(node, _scope(call, found, function, scope), code.co_filename, function_name(code), read)
+    _read(node, scope_of_call(call, found, function, scope), code.co_filename, function_name(code), read)
 
 
-def _scope(call: ast.Call, found: Any, function: FunctionType, scope: Mapping[str, Any]) -> dict[str, Any]:
+def scope_of_call(call: ast.Call, found: Any, function: FunctionType, scope: Mapping[str, Any]) -> dict[str, Any]:
     """What names stand for in a function that is called so; its local variables but the parameters are not known."""
     code = function.__code__
     given = [found.__self__] if isinstance(found, MethodType) else []
-    given += [_value(arg, scope) for arg in call.args]
+    given += [value_of(arg, scope) for arg in call.args]
     inner = {name: value for name, value in function.__globals__.items() if name not in code.co_varnames}
     inner.update(zip(code.co_freevars, (_content(cell) for cell in function.__closure__ or ()), strict=False))
     inner.update(zip(code.co_varnames[: code.co_argcount], given, strict=False))
-    inner.update({keyword.arg: _value(keyword.value, scope) for keyword in call.keywords if keyword.arg})
+    inner.update({keyword.arg: value_of(keyword.value, scope) for keyword in call.keywords if keyword.arg})
     return inner
 
 
@@ -150,21 +151,21 @@ def _content(cell: CellType) -> Any:
     try:
         return cell.cell_contents
     except ValueError:  # it is empty
-        return _UNKNOWN
+        return UNKNOWN
 
 
-def _value(node: ast.expr, scope: Mapping[str, Any]) -> Any:
+def value_of(node: ast.expr, scope: Mapping[str, Any]) -> Any:
     """What a name, or a chain of attributes, stands for; no property is asked for."""
     if isinstance(node, ast.Name):
-        return scope.get(node.id, _UNKNOWN)
+        return scope.get(node.id, UNKNOWN)
     if not isinstance(node, ast.Attribute):
-        return _UNKNOWN
-    of = _value(node.value, scope)
-    if of is _UNKNOWN:
-        return _UNKNOWN
+        return UNKNOWN
+    of = value_of(node.value, scope)
+    if of is UNKNOWN:
+        return UNKNOWN
     if isinstance(of, nn.Module) and node.attr in of._modules:
         return of._modules[node.attr]
-    found = inspect.getattr_static(of, node.attr, _UNKNOWN)
+    found = inspect.getattr_static(of, node.attr, UNKNOWN)
     if isinstance(found, FunctionType) and not inspect.ismodule(of) and not inspect.isclass(of):
         return MethodType(found, of)
-    return _UNKNOWN if isinstance(found, property) else found
+    return UNKNOWN if isinstance(found, property) else found

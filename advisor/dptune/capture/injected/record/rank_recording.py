@@ -114,6 +114,7 @@ class RankRecording:
             self._observers.frozen_norms.end()
             self._observers.dense_tables.end()
             self._observers.lost_updates.end()
+            self._observers.module_calls.end()  # wrapped last, so unwrapped first
             self._observers.repeated_forward.end()
             self._observers.probability_losses.end()
             self._observers.ignored_targets.end()
@@ -124,7 +125,11 @@ class RankRecording:
             self._observers.loss_scaling.end()
             self._observers.same_results.end()
             self._observers.optimizer_gradients.end()
+            self._observers.clipping.end()
+            self._observers.counted_padding.end()
+            self._observers.unreached.end()
             self._observers.evaluation_mode.begin()
+            self._observers.training_mode.begin()
             with contextlib.suppress(Exception):  # objects may be anything
                 self.facts.tensors = tensors(self._observers.places, process_rank.device_kind())
             gather(self.facts, self._observers)  # a script that ends in the window has let go of its model by then

@@ -146,6 +146,10 @@ class Recorder:
         self._observers.loss_scaling.begin()
         self._observers.same_results.begin()
         self._observers.optimizer_gradients.begin()
+        self._observers.clipping.begin()
+        self._observers.counted_padding.begin()
+        self._observers.unreached.begin()
+        self._observers.module_calls.begin()
         self._live.claim(rank, stays=not self._ends_script)
         self._endings.install()
 

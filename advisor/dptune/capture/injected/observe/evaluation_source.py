@@ -1,0 +1,95 @@
+"""Finds, in the source of the training loop, an evaluation of a model that nothing puts into evaluation mode.
+
+A recording is often too short to reach it. Read are the loops around the optimizer step, with the functions of the
+script that they call: one of them calls the model without gradients in a loop over a data loader, and no file of the
+script that is read has anything that could change the mode of a module.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import linecache
+import re
+from collections.abc import Callable, Mapping
+from types import FrameType, FunctionType, MethodType
+from typing import Any
+
+from torch.utils.data import DataLoader
+
+from dptune.capture.injected.observe.places import is_the_users, users_place
+from dptune.capture.injected.observe.validation import definition, loops_around, scope_of_call, tree_of, value_of
+
+_FUNCTIONS = 60  # that are read in all
+_CHANGES_MODE = re.compile(r"\beval\b|\.train\(\s*[^)\s]|\btraining\b|\bevaluating\b")
+_WITHOUT_GRADIENTS = re.compile(r"\b(no_grad|inference_mode)\b")
+_NOT_RUN = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
+
+Scope = Mapping[str, Any]
+
+
+class _Search:
+    def __init__(self, around: frozenset[int], collects: Callable[[str], bool]) -> None:
+        self.around = around
+        self.collects = collects
+        self.seen: set[Any] = set()
+        self.files: set[str] = set()
+        self.found: str | None = None
+
+
+def evaluation_without_mode(
+    frame: FrameType | None, around: frozenset[int], collects: Callable[[str], bool]
+) -> str | None:
+    """The line that calls one of these modules so; functions whose names `collects` knows are left out."""
+    search = _Search(around, collects)
+    while frame is not None:
+        code = frame.f_code
+        if is_the_users(code.co_filename):
+            search.files.add(code.co_filename)
+            scope = {**frame.f_globals, **frame.f_locals}
+            for loop in loops_around(frame)[-1:]:  # the outermost
+                _read(loop, scope, code.co_filename, search, off=False)
+        frame = frame.f_back
+    changes = any(_CHANGES_MODE.search("".join(linecache.getlines(file))) for file in search.files)
+    return None if changes else search.found
+
+
+def _read(node: ast.AST, scope: Scope, file: str, search: _Search, *, off: bool, over: bool = False) -> None:
+    """`off`: without gradients; `over`: in a loop over a data loader that began there."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, _NOT_RUN):
+            continue
+        is_off, is_over = off, over
+        if isinstance(child, ast.With):
+            is_off = off or any(_WITHOUT_GRADIENTS.search(ast.unparse(item.context_expr)) for item in child.items)
+        if isinstance(child, ast.For) and off:
+            is_over = over or any(isinstance(value_of(part, scope), DataLoader) for part in _names(child.iter))
+        if isinstance(child, ast.Call):
+            _read_call(child, scope, file, search, off=is_off, over=is_over)
+        _read(child, scope, file, search, off=is_off, over=is_over)
+
+
+def _read_call(call: ast.Call, scope: Scope, file: str, search: _Search, *, off: bool, over: bool) -> None:
+    found = value_of(call.func, scope)
+    if off and over and id(found) in search.around:
+        search.found = search.found or users_place(file, call.lineno)
+        return
+    called = found.__func__ if isinstance(found, MethodType) else found
+    called = inspect.unwrap(called) if callable(called) else called
+    if not isinstance(called, FunctionType) or not is_the_users(called.__code__.co_filename):
+        return
+    code = called.__code__
+    if code in search.seen or len(search.seen) >= _FUNCTIONS or search.collects(code.co_name):
+        return
+    search.seen.add(code)
+    search.files.add(code.co_filename)
+    node = definition(tree_of(code.co_filename), code.co_name, code.co_firstlineno)
+    if node is not None:
+        decorators = " ".join(map(ast.unparse, getattr(node, "decorator_list", [])))
+        off = off or bool(_WITHOUT_GRADIENTS.search(decorators))
+        body = ast.Module(node.body, [])  # type: ignore[attr-defined]
+        _read(body, scope_of_call(call, found, called, scope), code.co_filename, search, off=off, over=over)
+
+
+def _names(node: ast.expr) -> list[ast.expr]:
+    return [each for each in ast.walk(node) if isinstance(each, (ast.Name, ast.Attribute))]

@@ -1,0 +1,76 @@
+"""Lets observers see calls of chosen modules, without leaving anything on the modules of the script.
+
+`nn.Module.__call__` is wrapped while it watches: a hook on a module would be copied, pickled and compiled with it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+Before = Callable[[Any, tuple[Any, ...], dict[str, Any]], None]
+After = Callable[[Any, Any], None]
+
+
+class ModuleCalls:
+    """Calls of modules that were chosen with `before` and `after`, from `begin` to `end`."""
+
+    def __init__(self) -> None:
+        self._before: dict[int, list[tuple[weakref.ref[Any], Before]]] = {}
+        self._after: dict[int, list[tuple[weakref.ref[Any], After]]] = {}
+        self._call: Any = None
+        self._wrapped: Any = None
+
+    def before(self, module: Any, act: Before) -> None:
+        """Call `act` with the module and its arguments before each of its calls."""
+        self._before.setdefault(id(module), []).append((weakref.ref(module), act))
+
+    def after(self, module: Any, act: After) -> None:
+        """Call `act` with the module and what it returned after each of its calls."""
+        self._after.setdefault(id(module), []).append((weakref.ref(module), act))
+
+    @property
+    def watching(self) -> bool:
+        """Whether calls are seen."""
+        return self._wrapped is not None
+
+    def begin(self) -> None:
+        """See calls from now on."""
+        if self._wrapped is not None:
+            return
+        call = self._call = nn.Module.__call__
+
+        @functools.wraps(call)
+        def watched(this: Any, *args: Any, **kwargs: Any) -> Any:
+            at = id(this)
+            if (at not in self._before and at not in self._after) or torch.compiler.is_compiling():
+                return call(this, *args, **kwargs)
+            for ref, prepare in self._before.get(at, ()):
+                if ref() is this:
+                    with contextlib.suppress(Exception):
+                        prepare(this, args, kwargs)
+            output = call(this, *args, **kwargs)
+            for ref, follow in self._after.get(at, ()):
+                if ref() is this:
+                    with contextlib.suppress(Exception):
+                        follow(this, output)
+            return output
+
+        self._wrapped = nn.Module.__call__ = watched  # type: ignore[method-assign]
+
+    def pause(self) -> None:
+        """See no calls until `begin`."""
+        if self._wrapped is not None and nn.Module.__call__ is self._wrapped:
+            nn.Module.__call__ = self._call  # type: ignore[method-assign]
+        self._wrapped = None
+
+    def end(self) -> None:
+        """See no more, and forget the modules."""
+        self.pause()
+        self._before, self._after = {}, {}

@@ -1,0 +1,254 @@
+"""Finds, in the source of the functions that run, calls of `torch.save` that every rank will make, and their files.
+
+A recording is often too short to reach a checkpoint. Read are the functions on the stack of a training step, and those
+of the script that they call. Conditions are decided by the values that their variables have on this rank; of one that
+cannot be decided and may depend on the rank, nothing is read. A path is known from constants and variables; a part that
+changes during training, as the number of the epoch, stays as it is written. Nothing of the script is called.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import operator
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import PurePath
+from types import FrameType, FunctionType, MethodType
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from dptune.capture.injected.observe.places import is_the_users, users_place
+from dptune.capture.injected.observe.validation import UNKNOWN, definition, scope_of_call, tree_of, value_of
+
+_FUNCTIONS = 60  # that are read in all
+_DEEPEST = 8  # parts within parts of a path
+_OF_RANK = re.compile(
+    r"(?i)rank|main|master|primary|chief|lead|coordinat|proc|worker|replica|zero|host|node|dist|only|gpu|cuda|device|local"
+)
+_LEAVES = (ast.Return, ast.Raise, ast.Continue, ast.Break)
+_LOOPS = (ast.For, ast.AsyncFor, ast.While)
+_NOT_RUN = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
+_COMPARED: dict[type, Callable[[Any, Any], Any]] = {
+    **{ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Lt: operator.lt, ast.Gt: operator.gt},
+    **{ast.LtE: operator.le, ast.GtE: operator.ge, ast.Is: operator.is_, ast.IsNot: operator.is_not},
+}
+_HARMLESS = ("len", "min", "max", "abs", "int", "float", "isinstance", "hasattr")
+_PLAIN = (bool, int, str, type(None))
+
+Scope = Mapping[str, Any]
+
+
+@dataclass
+class _Reading:
+    found: dict[str, str] = field(default_factory=dict)  # the line of the first call, by path
+    seen: set[Any] = field(default_factory=set)
+
+
+@dataclass
+class _Function:
+    """One that is read: its file, its body, and what its names stand for."""
+
+    file: str
+    body: Sequence[ast.stmt]
+    scope: Scope
+
+
+def save_calls(frame: FrameType | None) -> dict[str, str]:
+    """By path, the line that saves it."""
+    reading = _Reading()
+    while frame is not None:
+        code = frame.f_code
+        if is_the_users(code.co_filename) and code not in reading.seen:
+            reading.seen.add(code)
+            tree = tree_of(code.co_filename)
+            node = tree if code.co_name == "<module>" else definition(tree, code.co_name, code.co_firstlineno)
+            if node is not None and not _is_of_rank(*getattr(node, "decorator_list", [])):
+                scope = {**frame.f_globals, **frame.f_locals}
+                _read(node.body, _Function(code.co_filename, node.body, scope), reading)  # type: ignore[attr-defined]
+        frame = frame.f_back
+    return reading.found
+
+
+def _read(body: Sequence[ast.stmt], function: _Function, reading: _Reading) -> bool:
+    """Read statements as far as all ranks run them; False where what follows may not run on each."""
+    for statement in body:
+        if isinstance(statement, _NOT_RUN):
+            continue
+        if isinstance(statement, ast.If):
+            if not _read_branches(statement, function, reading):
+                return False
+            continue
+        parts = [getattr(statement, name, []) for name in ("body", "orelse", "finalbody")]
+        if any(parts):
+            heads = [statement.iter] if isinstance(statement, ast.For) else getattr(statement, "items", [])
+            if _is_of_rank(*heads) and not isinstance(statement, _LOOPS):
+                continue
+            goes_on = [_read(part, function, reading) for part in parts]
+            if not all(goes_on) and not isinstance(statement, _LOOPS):
+                return False
+            continue
+        for call in _calls(statement):
+            _read_call(call, function, reading)
+        if isinstance(statement, _LEAVES):
+            return False
+    return True
+
+
+def _read_branches(statement: ast.If, function: _Function, reading: _Reading) -> bool:
+    holds = _truth(statement.test, function)
+    if holds is not UNKNOWN:
+        return _read(statement.body if holds else statement.orelse, function, reading)
+    if _is_of_rank(statement.test) or any(map(_may_ask, ast.walk(statement.test))):
+        return not any(isinstance(node, _LEAVES) for branch in (statement.body, statement.orelse) for node in branch)
+    for branch in (statement.body, statement.orelse):
+        _read(branch, function, reading)
+    return True
+
+
+def _calls(node: ast.AST) -> list[ast.Call]:
+    """Those that run whenever the statement does."""
+    if isinstance(node, (*_NOT_RUN, ast.IfExp, ast.BoolOp)):
+        return []
+    inner = [call for child in ast.iter_child_nodes(node) for call in _calls(child)]
+    return [*inner, node] if isinstance(node, ast.Call) else inner
+
+
+def _read_call(call: ast.Call, function: _Function, reading: _Reading) -> None:
+    found = value_of(call.func, function.scope)
+    if found is torch.save and found.__module__ == "torch.serialization":  # not one that the script puts in its place
+        file = (
+            call.args[1] if len(call.args) > 1 else next((arg.value for arg in call.keywords if arg.arg == "f"), None)
+        )
+        path = _path(file, function) if file is not None else None
+        place = users_place(function.file, call.lineno)
+        if path and place:
+            reading.found.setdefault(os.path.realpath(path), place)
+        return
+    called = found.__func__ if isinstance(found, MethodType) else found
+    called = inspect.unwrap(called) if callable(called) else called
+    if not isinstance(called, FunctionType) or not is_the_users(called.__code__.co_filename):
+        return
+    code = called.__code__
+    if code in reading.seen or len(reading.seen) >= _FUNCTIONS:
+        return
+    reading.seen.add(code)
+    node = definition(tree_of(code.co_filename), code.co_name, code.co_firstlineno)
+    if node is None or _is_of_rank(*getattr(node, "decorator_list", [])):
+        return
+    body = node.body  # type: ignore[attr-defined]
+    _read(body, _Function(code.co_filename, body, scope_of_call(call, found, called, function.scope)), reading)
+
+
+def _is_of_rank(*nodes: ast.AST) -> bool:
+    return any(_OF_RANK.search(ast.unparse(node)) for node in nodes)
+
+
+def _may_ask(node: ast.AST) -> bool:
+    """Whether it calls something that may know the rank."""
+    return isinstance(node, ast.Call) and ast.unparse(node.func) not in _HARMLESS
+
+
+def _truth(test: ast.expr, function: _Function) -> Any:
+    """Whether a condition holds on this rank; UNKNOWN where it cannot be decided."""
+    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        holds = _truth(test.operand, function)
+        return UNKNOWN if holds is UNKNOWN else not holds
+    if isinstance(test, ast.BoolOp):
+        parts = [_truth(part, function) for part in test.values]
+        decides = isinstance(test.op, ast.Or)
+        if any(part is not UNKNOWN and bool(part) is decides for part in parts):
+            return decides
+        return UNKNOWN if any(part is UNKNOWN for part in parts) else not decides
+    value = _plain(test, function)
+    return UNKNOWN if value is UNKNOWN else bool(value)
+
+
+def _plain(node: ast.expr, function: _Function) -> Any:
+    """A number, a text or None that an expression has on each of its passes; UNKNOWN where it may change."""
+    if isinstance(node, ast.Constant):
+        return node.value
+    if isinstance(node, ast.Compare) and len(node.ops) == 1 and type(node.ops[0]) in _COMPARED:
+        sides = _plain(node.left, function), _plain(node.comparators[0], function)
+        return UNKNOWN if UNKNOWN in sides else _COMPARED[type(node.ops[0])](*sides)
+    if isinstance(node, ast.Call) and not node.args and not node.keywords and dist.is_initialized():
+        called = value_of(node.func, function.scope)
+        known = {dist.get_rank: dist.get_rank, dist.get_world_size: dist.get_world_size}
+        return known[called]() if isinstance(called, FunctionType) and called in known else UNKNOWN
+    if isinstance(node, (ast.Name, ast.Attribute)) and not _is_set(node, function):
+        value = value_of(node, function.scope)
+        return value if type(value) in _PLAIN else UNKNOWN
+    return UNKNOWN
+
+
+def _is_set(node: ast.expr, function: _Function) -> bool:
+    """Whether the function sets it, so that it may have another value later."""
+    wanted = ast.unparse(node)
+    stores = (each for statement in function.body for each in ast.walk(statement))
+    return any(
+        isinstance(each, (ast.Name, ast.Attribute)) and isinstance(each.ctx, ast.Store) and ast.unparse(each) == wanted
+        for each in stores
+    )
+
+
+def _path(node: ast.expr, function: _Function, deepest: int = _DEEPEST) -> str | None:
+    """The path that an expression gives, None where it cannot be known to be the same on each rank."""
+    if deepest == 0:
+        return None
+    if isinstance(node, ast.Constant):
+        return str(node.value)
+    if isinstance(node, ast.JoinedStr):
+        return _joined([_path(part, function, deepest - 1) for part in node.values], "")
+    if isinstance(node, ast.FormattedValue):
+        return _path(node.value, function, deepest - 1)
+    if isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Add, ast.Div)):
+        between = "/" if isinstance(node.op, ast.Div) else ""
+        return _joined([_path(side, function, deepest - 1) for side in (node.left, node.right)], between)
+    if isinstance(node, ast.Call) and not node.keywords:
+        name = ast.unparse(node.func)
+        if name in ("os.path.join", "Path", "pathlib.Path", "str"):
+            return _joined([_path(part, function, deepest - 1) for part in node.args], "/")
+        return None
+    if isinstance(node, (ast.Name, ast.Attribute)):
+        return _named(node, function, deepest)
+    return None
+
+
+def _named(node: ast.Name | ast.Attribute, function: _Function, deepest: int) -> str | None:
+    if isinstance(node, ast.Name):
+        set_to = [
+            each.value
+            for statement in function.body
+            for each in ast.walk(statement)
+            if isinstance(each, ast.Assign) and [ast.unparse(target) for target in each.targets] == [node.id]
+        ]
+        if len(set_to) == 1:
+            return _path(set_to[0], function, deepest - 1)
+    if _is_set(node, function):
+        counts = _is_counter(node, function) and not _is_of_rank(node) and deepest < _DEEPEST
+        return f"{{{ast.unparse(node)}}}" if counts else None
+    value = value_of(node, function.scope)
+    return str(value) if isinstance(value, (str, int, PurePath)) else None
+
+
+def _is_counter(node: ast.expr, function: _Function) -> bool:
+    """Whether it is only set by a loop, or by adding to it."""
+    wanted = ast.unparse(node)
+    for statement in function.body:
+        for each in ast.walk(statement):
+            targets = getattr(each, "targets", []) if isinstance(each, ast.Assign) else []
+            if wanted in map(ast.unparse, targets) and not isinstance(getattr(each, "value", None), ast.Constant):
+                return False
+            if any(
+                wanted == ast.unparse(item.optional_vars) for item in getattr(each, "items", []) if item.optional_vars
+            ):
+                return False
+    return True
+
+
+def _joined(parts: Sequence[str | None], between: str) -> str | None:
+    return between.join(part for part in parts if part is not None) if parts and None not in parts else None

@@ -1,0 +1,101 @@
+"""The model is evaluated in training mode.
+
+## What it measures
+
+Calls of a trained model without gradients, on a batch that a data loader has just given without gradients, in the
+recorded steps: whether all its dropout (`p > 0`) and trained BatchNorm layers are in training mode. Models without such
+layers, models with some of them in evaluation mode, functions named after statistics or repeated sampling (`update_bn`,
+`mc_dropout`), and compiled models are left out. If the
+recording ends before the first evaluation, dptune reads the source of the training loop and of the functions it calls:
+a loop over a data loader that calls the model without gradients, in a script that nowhere changes the mode of a module.
+
+## Why it matters
+
+Dropout is active, so that scores are worse than the model and differ from run to run. BatchNorm normalizes by the
+statistics of the evaluated batch and adds them to its running statistics: the trained model changes with each
+evaluation, by data that it should not see. Early stopping and the choice of the best checkpoint depend on such scores.
+
+## What to change
+
+    @torch.no_grad()
+    def validate(model, loader):
+        model.eval()
+        ...
+        model.train()
+
+## When to leave it alone
+
+- Dropout or batch statistics are wanted in evaluation, for example to estimate uncertainty.
+
+## References
+
+- PyTorch, "Autograd mechanics", evaluation mode: https://pytorch.org/docs/stable/notes/autograd.html#evaluation-mode-nn-module-eval
+- torch.nn.Module.eval: https://pytorch.org/docs/stable/generated/torch.nn.Module.html
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dptune.advice import Advice, Evidence
+from dptune.rule import Rule, RunView, TrainingModeFacts
+from dptune_rules.at_risk import results_at_risk
+from dptune_rules.known import in_parentheses
+
+RULE = Rule(
+    code="DP806",
+    name="training-mode-in-evaluation",
+    family="memory",
+    kind="risk",
+    summary="the model is evaluated in training mode",
+    since="0.1",
+    asked_when_busy=True,
+    needs="recording",
+)
+LEAST_CALLS = 2  # the first may be a trial of the model
+
+
+def check(run: RunView) -> Iterator[Advice]:
+    """Name the model and the line that evaluates it."""
+    if run.recorded_about("training_mode") is None:
+        return
+    for found in next((facts.training_mode for facts in run.facts if facts.training_mode), []):
+        if not found.calls and found.ahead:
+            yield _ahead(found, found.ahead)
+        if found.training < LEAST_CALLS or found.training < found.calls:
+            continue
+        yield results_at_risk(
+            RULE,
+            title=f"`{found.model}` is evaluated in training mode{in_parentheses(found.where)}: {_effects(found)}",
+            why="Scores depend on chance or on the batch, and not only on the model.",
+            confidence="high" if found.norms else "medium",
+            evidence=[
+                Evidence(
+                    label="calls in training mode, without gradients", value=found.training, unit=f"of {found.calls}"
+                )
+            ],
+            remedy="Call `model.eval()` before the evaluation, and `model.train()` after it.",
+            watch="Scores change: those before and after cannot be compared.",
+            subject=found.model,
+        )
+
+
+def _ahead(found: TrainingModeFacts, line: str) -> Advice:
+    return results_at_risk(
+        RULE,
+        title=f"`{found.model}` will be evaluated in training mode at {line}: the script never calls .eval(), so "
+        f"{_effects(found)}",
+        why="Scores depend on chance or on the batch, and not only on the model.",
+        confidence="medium",
+        evidence=[Evidence(label="not reached in the recording", value=line)],
+        remedy="Call `model.eval()` before the evaluation, and `model.train()` after it.",
+        watch="Scores change: those before and after cannot be compared.",
+        subject=found.model,
+    )
+
+
+def _effects(found: TrainingModeFacts) -> str:
+    dropout = f"{found.dropouts} dropout {'layer is' if found.dropouts == 1 else 'layers are'} active"
+    layers = "layer uses and updates" if found.norms == 1 else "layers use and update"
+    norm = f"{found.norms} BatchNorm {layers} statistics of the evaluated batches"
+    return " and ".join(text for text, count in ((dropout, found.dropouts), (norm, found.norms)) if count)
