@@ -24,7 +24,8 @@ from dptune.whatif.cpu.wire import Link
 from dptune.whatif.gpu.assumed import Side
 from dptune.whatif.gpu.building import build
 from dptune.whatif.gpu.changes import bounded, changed, with_quickest_host, without_profiler
-from dptune.whatif.gpu.program import Kind, Program
+from dptune.whatif.gpu.graph import Kind
+from dptune.whatif.gpu.program import Program
 from dptune.whatif.gpu.recorded import program_of
 from dptune.whatif.gpu.stragglers import latest
 from dptune.whatif.gpu.uncertainty import interval

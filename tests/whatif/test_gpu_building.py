@@ -23,9 +23,10 @@ from dptune.trace import load
 from dptune.trace.kernels import OPTIMIZER_STEP_NAME, RANGE_CATEGORIES
 from dptune.trace.run import Run
 from dptune.whatif.gpu.building import _kinds, build
+from dptune.whatif.gpu.graph import OF_HOST, Edge, Kind
 from dptune.whatif.gpu.items import Sort
 from dptune.whatif.gpu.ordering import _order
-from dptune.whatif.gpu.program import OF_HOST, Edge, Kind, Program
+from dptune.whatif.gpu.program import Program
 from dptune.whatif.gpu.streams import across_streams
 
 from ..measure.handmade import load_events  # noqa: TID252 - tests are no installed package

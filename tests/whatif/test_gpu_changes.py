@@ -16,9 +16,10 @@ from dptune.whatif.gpu.buckets import rebucketed
 from dptune.whatif.gpu.changes import changed
 from dptune.whatif.gpu.editing import requeued
 from dptune.whatif.gpu.gathers import Gather
+from dptune.whatif.gpu.graph import Edge, Kind, Message, Stretch
 from dptune.whatif.gpu.optimizing import implementation_of
 from dptune.whatif.gpu.parts import OUTSIDE, Part
-from dptune.whatif.gpu.program import Edge, Kind, Message, Program, Stretch
+from dptune.whatif.gpu.program import Program
 from dptune.whatif.gpu.reductions import Bucket, Reduction
 from dptune.whatif.gpu.stragglers import latest
 from dptune.whatif.traced_steps import HOST_LIMITS, least_of_devices_ns, why_only_a_bound

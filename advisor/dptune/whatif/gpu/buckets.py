@@ -12,10 +12,11 @@ from dptune.measured import Missing
 from dptune.whatif.cpu.buckets import Caps, assign
 from dptune.whatif.cpu.wire import Link
 from dptune.whatif.gpu.assumed import Assumed, Side
+from dptune.whatif.gpu.graph import Edge, Kind, Message
 from dptune.whatif.gpu.ordering import ordered
 from dptune.whatif.gpu.overlap import computing_shares
 from dptune.whatif.gpu.parts import OUTSIDE, Part
-from dptune.whatif.gpu.program import SEVERAL, Edge, Kind, Message, Program
+from dptune.whatif.gpu.program import SEVERAL, Program
 from dptune.whatif.gpu.reductions import Bucket, Reduction
 
 _CHANCE = Assumed(1.0, 0.0, -1.0)  # of how far collectives are off by chance

@@ -30,11 +30,12 @@ from dptune.trace.kernels import OPTIMIZER_STEP_NAME, RANGE_CATEGORIES
 from dptune.whatif.cpu.wire import Link
 from dptune.whatif.gpu.edges import edges_of
 from dptune.whatif.gpu.gathers import gathers
+from dptune.whatif.gpu.graph import Kind, Message, Stretch
 from dptune.whatif.gpu.host_items import NOTHING, HostItems, begins_after, ends_after, host_items
 from dptune.whatif.gpu.items import ItemPlaces, Items, Key, Sort, Waits
 from dptune.whatif.gpu.optimizing import implementation_of
 from dptune.whatif.gpu.parts import OUTSIDE, HostParts, Part
-from dptune.whatif.gpu.program import SEVERAL, Kind, Message, Program, Stretch
+from dptune.whatif.gpu.program import SEVERAL, Program
 from dptune.whatif.gpu.reductions import Matched, reductions
 from dptune.whatif.gpu.sharing import transfers
 from dptune.whatif.gpu.streams import across_streams

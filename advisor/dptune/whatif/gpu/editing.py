@@ -6,7 +6,8 @@ from bisect import bisect_left
 from collections.abc import Callable, Collection, Mapping, Sequence
 from operator import is_
 
-from dptune.whatif.gpu.program import Edge, Kind, Program
+from dptune.whatif.gpu.graph import Edge, Kind
+from dptune.whatif.gpu.program import Program
 
 
 def with_edges(program: Program, kinds: Collection[Kind], of: Callable[[int, Edge], Edge | None]) -> Program:

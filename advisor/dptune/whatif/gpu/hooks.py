@@ -11,8 +11,9 @@ from dptune.whatif.cpu.wire import Link
 from dptune.whatif.gpu.assumed import Assumed, Side
 from dptune.whatif.gpu.buckets import NO_REDUCER
 from dptune.whatif.gpu.editing import with_edges, without
+from dptune.whatif.gpu.graph import COMPUTING, Edge, Kind, Message
 from dptune.whatif.gpu.parts import Part, having
-from dptune.whatif.gpu.program import COMPUTING, Edge, Kind, Message, Program
+from dptune.whatif.gpu.program import Program
 
 _HALVED = ("float", "float32", "fp32")
 # The hook is Python, called for each bucket on the thread of the backward pass. Assumed.

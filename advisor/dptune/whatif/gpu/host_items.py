@@ -13,9 +13,9 @@ from dptune.measure.host.queue import DEPTH, Launches
 from dptune.measure.intervals import Intervals, Ints, Mask
 from dptune.measure.views import DeviceView, RankView
 from dptune.trace.kernels import OPTIMIZER_STEP_NAME, RANGE_CATEGORIES
+from dptune.whatif.gpu.graph import Kind
 from dptune.whatif.gpu.items import Sort, Waits
 from dptune.whatif.gpu.parts import HostParts, Part
-from dptune.whatif.gpu.program import Kind
 
 NOTHING = -1
 

@@ -10,9 +10,10 @@ from dptune.knobs import Value
 from dptune.measured import Missing
 from dptune.whatif.gpu.assumed import Assumed, Side
 from dptune.whatif.gpu.editing import lasting, times, with_edges, with_new
+from dptune.whatif.gpu.graph import COMPUTING, Edge, Kind
 from dptune.whatif.gpu.parts import Part
 from dptune.whatif.gpu.precision import SMALLEST_NS
-from dptune.whatif.gpu.program import COMPUTING, Edge, Kind, Program
+from dptune.whatif.gpu.program import Program
 
 NO_BATCH = (
     "the script uses no recorded DataLoader, or several, and the trace does not show the batch size: "

@@ -9,7 +9,7 @@ from enum import IntEnum
 import numpy as np
 
 from dptune.measure.intervals import Ints, Mask
-from dptune.whatif.gpu.program import Kind
+from dptune.whatif.gpu.graph import Kind
 
 NO_MESSAGE = -1
 Key = tuple[int, str, int]  # of an item: its rank, what it is, and the row of the call or operation

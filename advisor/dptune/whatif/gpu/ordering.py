@@ -8,7 +8,8 @@ from heapq import heapify, heappop, heappush
 from itertools import accumulate, pairwise
 
 from dptune.measured import Missing
-from dptune.whatif.gpu.program import Edge, Program
+from dptune.whatif.gpu.graph import Edge
+from dptune.whatif.gpu.program import Program
 
 
 def ordered(program: Program) -> Program:

@@ -10,8 +10,9 @@ from dptune.measured import Missing
 from dptune.whatif.gpu.assumed import Assumed, Side
 from dptune.whatif.gpu.buckets import without_reductions
 from dptune.whatif.gpu.editing import requeued, times, with_edges, with_room, without
+from dptune.whatif.gpu.graph import COMPUTING, Edge, Kind
 from dptune.whatif.gpu.parts import OUTSIDE
-from dptune.whatif.gpu.program import COMPUTING, Edge, Kind, Program
+from dptune.whatif.gpu.program import Program
 
 NO_PASSES = "the trace does not show the backward passes of each step"
 _OF_PASSES = (*(COMPUTING - {Kind.UPDATE}), Kind.HOST, Kind.COPY, Kind.INPUT, Kind.WAIT)

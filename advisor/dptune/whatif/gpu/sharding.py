@@ -12,9 +12,10 @@ from dptune.whatif.cpu.wire import Link
 from dptune.whatif.gpu.assumed import Side
 from dptune.whatif.gpu.editing import requeued, times, with_edges, without
 from dptune.whatif.gpu.gathers import Gather
+from dptune.whatif.gpu.graph import Edge, Kind
 from dptune.whatif.gpu.parts import Part, having
 from dptune.whatif.gpu.precision import half_precision
-from dptune.whatif.gpu.program import Edge, Kind, Program
+from dptune.whatif.gpu.program import Program
 
 NO_UNITS = "the trace has no ranges of fully_shard around all-gathers"
 _HALVED = ("float", "float32", "fp32")
