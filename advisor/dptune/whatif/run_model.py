@@ -41,13 +41,15 @@ from dptune.whatif.cpu.unit_building import RecordedUnits
 from dptune.whatif.cpu.unit_building import read as read_units
 from dptune.whatif.cpu.variants import others as others_of
 from dptune.whatif.cpu.variants import variants
+from dptune.whatif.gpu.assumed import Side
 from dptune.whatif.gpu.changes import OF_LINK, sides, with_quickest_host, without_part, without_profiler
 from dptune.whatif.gpu.changes import bounded as gpu_bounded
 from dptune.whatif.gpu.changes import changed as gpu_changed
+from dptune.whatif.gpu.contention import contended
 from dptune.whatif.gpu.links import relinked
 from dptune.whatif.gpu.program import Program
 from dptune.whatif.gpu.recorded import program_of
-from dptune.whatif.gpu.uncertainty import OF_DIFFERENCE, interval
+from dptune.whatif.gpu.uncertainty import OF_DIFFERENCE, interval, unchanged
 from dptune.whatif.gpu.uncertainty import unknown_ns as gpu_unknown_ns
 from dptune.whatif.link import link_figures
 from dptune.whatif.searching import curve
@@ -149,7 +151,7 @@ class RunModel:
             off = [self._off(group, new, difference) for group in self._variants_ns]
             ends: list[Program] = []
             if isinstance(self.model, Program):
-                ends = [gpu_changed(self.model, new, side) for side in sides(new)]
+                ends = [_changed(self.model, new, side) for side in sides(new)]
                 off.append(self._off_ends(ends, difference))
             else:
                 others = [(model, self._unchanged_ns) for model in others_of(self.model, new)]
@@ -267,7 +269,7 @@ class RunModel:
 
     def _difference(self, model: Model, changes: Mapping[str, Value], before: float) -> tuple[Model, float]:
         """The model with the changes, and what they add to the measured step; `before`: the step without them."""
-        other = gpu_changed(model, changes) if isinstance(model, Program) else changed(model, changes)
+        other = _changed(model, changes) if isinstance(model, Program) else changed(model, changes)
         return other, (_replayed(other) / before - 1) * self.step_ns
 
     def _unknown_ns(
@@ -343,6 +345,12 @@ class RunModel:
         if figures.basis == "sweep":
             return f"dptune links ({figures.source})"
         return figures.source or "the run's own all-reduces"
+
+
+def _changed(program: Program, changes: Mapping[str, Value], side: Side = Side.MIDDLE) -> Program:
+    """The program after changes, with kernels as much slower as what then transfers beside them makes them."""
+    other = gpu_changed(program, changes, side)
+    return other if unchanged(program, other) else contended(other)
 
 
 def _replayed(model: Model) -> float:

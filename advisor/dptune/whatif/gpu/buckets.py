@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from math import hypot, sqrt
 from statistics import mean, median, pstdev
 
@@ -12,6 +14,7 @@ from dptune.measured import Missing
 from dptune.whatif.cpu.buckets import Caps, assign
 from dptune.whatif.cpu.wire import Link
 from dptune.whatif.gpu.assumed import Assumed, Side
+from dptune.whatif.gpu.editing import spared
 from dptune.whatif.gpu.graph import Edge, Kind, Message
 from dptune.whatif.gpu.ordering import ordered
 from dptune.whatif.gpu.overlap import computing_shares
@@ -153,8 +156,32 @@ class _Edit:
         """Nothing is reduced, nor copied into buckets and back; the host takes no time for either."""
         for bucket in reduction.buckets:
             self._without(bucket, {}, {}, {})
-        for place in (*reduction.moves, *reduction.calls):
+        spent_ns = self._spent_ns(reduction)
+        for place in (*reduction.moves, *(() if spent_ns else reduction.calls)):
             self.edges[place] = [edge.lasting(0.0) for edge in self.edges[place]]
+        for place, edges in spared(self.edges, spent_ns).items():
+            self.edges[place] = edges
+
+    def _spent_ns(self, reduction: Reduction) -> dict[int, float]:
+        """By place what hosts spend on a reduction; nothing where the trace has no ranges of it."""
+        spans: dict[int, tuple[int, int]] = {}
+        for place in reduction.calls:
+            rank = self.ranks[place]
+            first, last = spans.get(rank, (place, place))
+            spans[rank] = min(first, place), max(last, place)
+        return {
+            place: spent
+            for rank, (first, last) in spans.items()
+            for place, spent in _between(self._spent.get(rank, []), first, last)
+        }
+
+    @cached_property
+    def _spent(self) -> dict[int, list[tuple[int, float]]]:
+        """By rank, in order, the places of its host's items and what it spent on reductions before them."""
+        found: dict[int, list[tuple[int, float]]] = defaultdict(list)
+        for place, spent in sorted(self.before.spent_ns.get(Part.REDUCING, {}).items()):
+            found[self.ranks[place]].append((place, spent))
+        return found
 
     def replaced(
         self,
@@ -280,3 +307,8 @@ class _Edit:
     def _instead(self, place: int) -> int:
         redirected = self.redirected.get(place)
         return place if redirected is None or redirected.item is None else redirected.item
+
+
+def _between(spent: Sequence[tuple[int, float]], first: int, last: int) -> Sequence[tuple[int, float]]:
+    """Those of the places from one to another."""
+    return spent[bisect_left(spent, (first, 0.0)) : bisect_left(spent, (last + 1, 0.0))]

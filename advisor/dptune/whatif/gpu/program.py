@@ -19,6 +19,7 @@ from statistics import mean, median
 from dptune.whatif.cpu.wire import Link
 from dptune.whatif.gpu.gathers import Gather
 from dptune.whatif.gpu.graph import COMPUTING, OF_HOST, Edge, Kind, Message, Stretch
+from dptune.whatif.gpu.parts import Part
 from dptune.whatif.gpu.reductions import Reduction
 from dptune.whatif.gpu.sharing import Transfer, durations
 from dptune.whatif.gpu.spans import held, joined
@@ -46,7 +47,10 @@ class Program:
     launched it in `micro_batches`, and flags of `Part` in `parts`; the latter two are empty where neither is known.
     `transfers` are collectives that may share links with others of their ranks, each of which adds `slowed` of the time
     that one takes alone; none where each rank has its collectives on one stream. `host_level`: the host's work in the
-    mean step / in the steps where it is known, which some are.
+    mean step / in the steps where it is known, which some are. `spent_ns` is by part and place of an item of the host
+    how much of its own time before the item went into that part. `uploads` are the bytes of copies from pageable memory
+    to the device, by place of their end. `beside` is by place of a kernel's end the share of its recorded time in which
+    collectives of its rank transferred, and `beside_times` how many times as long a kernel takes then.
     `optimizer` is how it updates: "fused", "foreach", "loop", or empty if unknown. `peaks` are FLOP/s of the device by
     element type. `workers` is the number of processes that load batches, None if unknown.
     """
@@ -75,6 +79,10 @@ class Program:
     slowed: float = 1.0
     host_level: float = 1.0
     fixed: AbstractSet[int] = frozenset()
+    spent_ns: Mapping[Part, Mapping[int, float]] = field(default_factory=dict)
+    uploads: Mapping[int, int] = field(default_factory=dict)
+    beside: Mapping[int, float] = field(default_factory=dict)
+    beside_times: float = 1.0
 
     def run(self) -> Sequence[float]:
         """When each item comes to pass; replayed once."""

@@ -10,7 +10,7 @@ from dptune.knobs import Value
 from dptune.measured import Missing
 from dptune.whatif.cpu.wire import Link
 from dptune.whatif.gpu.assumed import Side
-from dptune.whatif.gpu.editing import requeued, times, with_edges, without
+from dptune.whatif.gpu.editing import requeued, times, with_edges, without_part
 from dptune.whatif.gpu.gathers import Gather
 from dptune.whatif.gpu.graph import Edge, Kind
 from dptune.whatif.gpu.parts import Part, having
@@ -28,7 +28,7 @@ def kept_whole(program: Program, value: Value) -> Program:
     if value is not False:
         raise Missing("a GPU trace does not show what gathering units for backward passes would take")
     gone = having(program.parts, Part.REGATHER)
-    return without(requeued(program, gone), gone)
+    return without_part(requeued(program, gone), gone, Part.REGATHER)
 
 
 def prefetched_forward(program: Program, value: Value) -> Program:
@@ -125,6 +125,8 @@ def _issued_ahead(program: Program, gathers: Sequence[Gather], ahead: int) -> di
                 edges.append(Edge(before.operations[place][1], 0.0, Kind.ORDER))
             if freed is not None:
                 edges.append(Edge(freed, 0.0, Kind.ORDER))
+            if ahead == 1:  # torch runs the same waits between the same calls, only earlier on the host
+                edges += [edge for edge in program.edges[begin] if edge.kind == Kind.ORDER]
             found[begin] = [edge for edge in edges if edge.item < begin]
     return found
 
