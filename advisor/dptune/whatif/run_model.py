@@ -158,7 +158,10 @@ class RunModel:
                 off.append(self._off(others, new, difference))
         except Missing as lack:
             return Prediction.only(lack.reason, changes=dict(changes))
-        floors = [max(traced_steps.least_ns(self.measured, new), ns) for ns in self._floors_ns(other, ends)]
+        least = traced_steps.least_ns(self.measured, new)
+        at_best = traced_steps.with_room(least, self.step_ns, self.model)
+        first, *others_ns = self._floors_ns(other, ends)
+        floors = [max(least, first), *(max(at_best, ns) for ns in others_ns)]
         by_host = traced_steps.why_only_a_bound(self.model, other, new, difference) if self.traced else ""
         why = self.why_only_a_bound(new) or by_host
         always = self._unknown_ns(other, difference, only_a_bound=bool(why), of_batch=not _OF_BATCH.isdisjoint(new))

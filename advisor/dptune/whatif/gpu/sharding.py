@@ -111,6 +111,7 @@ def _prefetched(program: Program, ahead: int, *, backward: bool) -> Program:
 def _issued_ahead(program: Program, gathers: Sequence[Gather], ahead: int) -> dict[int, list[Edge]]:
     """The edges of the begins of what gathers launch. Those already issued as early stay as they are."""
     found: dict[int, list[Edge]] = {}
+    over = {gather.used_end for gather in gathers} | {end for gather in gathers for _, end in gather.operations}
     for number in range(1, len(gathers)):
         gather, waited = gathers[number], gathers[max(0, number - ahead)]
         if not ahead or gather.call <= waited.used_call:
@@ -125,8 +126,8 @@ def _issued_ahead(program: Program, gathers: Sequence[Gather], ahead: int) -> di
                 edges.append(Edge(before.operations[place][1], 0.0, Kind.ORDER))
             if freed is not None:
                 edges.append(Edge(freed, 0.0, Kind.ORDER))
-            if ahead == 1:  # torch runs the same waits between the same calls, only earlier on the host
-                edges += [edge for edge in program.edges[begin] if edge.kind == Kind.ORDER]
+            if ahead == 1:  # a host that runs ahead issues a gather behind the same copies out already
+                edges += [edge for edge in program.edges[begin] if edge.kind == Kind.ORDER and edge.item in over]
             found[begin] = [edge for edge in edges if edge.item < begin]
     return found
 
