@@ -195,7 +195,8 @@ class _Edit:
         """Other collectives of the same gradients, which take as many times what the link says as the recorded did.
 
         `shares`: by end the part of a recorded one in which its rank computed, which takes `slowed` times as long.
-        `off`: by what share all take longer if there is one in each reduction, less if there are more.
+        `off`: by what share all take longer or took less as recorded if there is one in each reduction, less if there
+        are more.
         """
         recorded_ns = sum(
             _took_ns(self.edges, bucket) / _times(_share(bucket, shares), slowed) for bucket in reduction.buckets
@@ -206,7 +207,9 @@ class _Edit:
         share = sent / max(1, sum(reduction.gradient_bytes))  # less than 1 where a hook compresses
         found: list[Bucket] = []
         sizes = [share * sum(reduction.gradient_bytes[gradient] for gradient in gradients) for gradients in buckets]
-        level = (1 + off * hypot(*sizes) / max(1.0, sum(sizes))) * recorded_ns / said_ns if said_ns else 0.0
+        before = [self.messages[bucket.message].message_bytes for bucket in reduction.buckets]
+        by_chance = off * hypot(_unevenness(sizes), _unevenness(before))
+        level = (1 + by_chance) * recorded_ns / said_ns if said_ns else 0.0
         (_, ready), freed_ns = next(iter(reduction.ready.items())), 0.0
         for gradients, size in zip(buckets, sizes, strict=True):
             start_ns = max(self.recorded_ns[ready[max(gradients)]], freed_ns)
@@ -220,7 +223,23 @@ class _Edit:
         for bucket in reduction.buckets:
             instead = next(other for other in found if other.last >= bucket.last)
             self._without(bucket, instead.begins, instead.ends, over)
+        for rank in reduction.ready:
+            self._copied_back(reduction, found, rank)
         return replace(reduction, buckets=tuple(found))
+
+    def _copied_back(self, reduction: Reduction, buckets: Sequence[Bucket], rank: int) -> None:
+        """The reducer waits for one bucket after the other, and copies the gradients of each out before the next."""
+        parts, ranks = self.before.parts, self.before.ranks
+        copies = sorted(place for place in reduction.moves if parts[place] & Part.BUCKET_COPY and ranks[place] == rank)
+        if len(copies) != len(reduction.gradient_bytes):
+            return
+        begins = [min(edge.item for edge in self.edges[place]) for place in copies]
+        ends = {bucket.ends[rank] for bucket in reduction.buckets}
+        for begin in begins:
+            self.edges[begin] = [edge for edge in self.edges[begin] if edge.item not in ends]
+        firsts = [0, *(bucket.last + 1 for bucket in buckets)]
+        for first, bucket in zip(firsts, buckets, strict=False):
+            self.edges[begins[first]] = [*self.edges[begins[first]], Edge(bucket.ends[rank], 0.0, Kind.ORDER)]
 
     def program(self, reductions: Sequence[Reduction]) -> Program:
         """The program after the edit."""
@@ -307,6 +326,11 @@ class _Edit:
     def _instead(self, place: int) -> int:
         redirected = self.redirected.get(place)
         return place if redirected is None or redirected.item is None else redirected.item
+
+
+def _unevenness(sizes: Sequence[float]) -> float:
+    """1 where one is all, less the more there are of them: of independent errors that is left of their sum."""
+    return hypot(*sizes) / max(1.0, sum(sizes))
 
 
 def _between(spent: Sequence[tuple[int, float]], first: int, last: int) -> Sequence[tuple[int, float]]:
