@@ -15,7 +15,7 @@ from dptune.whatif.cpu.buckets import Caps, assign
 from dptune.whatif.cpu.wire import Link
 from dptune.whatif.gpu.assumed import Assumed, Side
 from dptune.whatif.gpu.editing import spared
-from dptune.whatif.gpu.graph import Edge, Kind, Message
+from dptune.whatif.gpu.graph import OF_HOST, Edge, Kind, Message
 from dptune.whatif.gpu.ordering import ordered
 from dptune.whatif.gpu.overlap import computing_shares
 from dptune.whatif.gpu.parts import OUTSIDE, Part
@@ -225,7 +225,35 @@ class _Edit:
             self._without(bucket, instead.begins, instead.ends, over)
         for rank in reduction.ready:
             self._copied_back(reduction, found, rank)
+            self._issued(reduction, found, rank)
         return replace(reduction, buckets=tuple(found))
+
+    def _issued(self, reduction: Reduction, buckets: Sequence[Bucket], rank: int) -> None:
+        """The host spends on each new collective what it spent on a recorded one, after the call before it."""
+        spent_ns = self.before.spent_ns.get(Part.REDUCING, {})
+        issuing = [
+            edge.item
+            for bucket in reduction.buckets
+            for edge in self.before.edges[bucket.begins[rank]]
+            if edge.kind == Kind.LAUNCH
+        ]
+        spent = {place: spent_ns.get(place, 0.0) for place in issuing}
+        if len(issuing) != len(reduction.buckets) or not all(spent.values()):
+            return
+        each_ns = median(spent.values())
+        for place, edges in spared(self.edges, spent).items():
+            self.edges[place] = edges
+        for bucket in buckets:
+            after = self._next.get(reduction.called[rank][bucket.last])
+            if after is not None:
+                self.edges[after] = spared(self.edges, {after: -each_ns})[after]
+
+    @cached_property
+    def _next(self) -> dict[int, int]:
+        """By place of an item of the host the place of the next one of its rank."""
+        edges = self.before.edges
+        places = self.before.places(OF_HOST)
+        return {edge.item: place for place in places for edge in edges[place] if edge.kind in OF_HOST}
 
     def _copied_back(self, reduction: Reduction, buckets: Sequence[Bucket], rank: int) -> None:
         """The reducer waits for one bucket after the other, and copies the gradients of each out before the next."""
