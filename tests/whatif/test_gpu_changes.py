@@ -282,8 +282,9 @@ def test_new_buckets_are_slowed_while_their_rank_computes(sizes: tuple[int, ...]
 
 
 def test_new_buckets_take_longer_or_less_by_chance() -> None:
-    """The second bucket takes 90 and 110 in turn: 10 % apart over four steps of one bucket of 300; of the recorded ones,
-    200 and 100, sqrt(5) / 3 of that is left.
+    """The second bucket takes 90 and 110 in turn: 10 % apart over four steps of one bucket of 300.
+
+    Of the recorded ones, 200 and 100, sqrt(5) / 3 of that is left.
     """
     made = buckets_beside_a_kernel()
     edges, ends = [*made.edges], [reduction.buckets[1].ends[0] for reduction in made.reductions]

@@ -46,9 +46,10 @@ from dptune.whatif.gpu.changes import OF_LINK, sides, with_quickest_host, withou
 from dptune.whatif.gpu.changes import bounded as gpu_bounded
 from dptune.whatif.gpu.changes import changed as gpu_changed
 from dptune.whatif.gpu.contention import contended
+from dptune.whatif.gpu.held_out import NONE_ALIKE, held_out
 from dptune.whatif.gpu.links import relinked
 from dptune.whatif.gpu.program import Program
-from dptune.whatif.gpu.recorded import program_of
+from dptune.whatif.gpu.recorded import program_of, views_of
 from dptune.whatif.gpu.uncertainty import OF_DIFFERENCE, interval, unchanged
 from dptune.whatif.gpu.uncertainty import unknown_ns as gpu_unknown_ns
 from dptune.whatif.link import link_figures
@@ -67,7 +68,8 @@ class RunModel:
     `variants` are other models in groups, each of one cause. `step_ns` is the measured step, `replayed_ns` the same as
     the unchanged model has it, before what it lacks is laid to its exchanges. All predictions may be off by `slack_ns`.
     `facts` are those of the recorded ranks, `crowded` whether they share cores. A replay of GPU steps uses every
-    recorded step; `variation_share` is the difference between the mean steps of its two halves, as a share of a step.
+    recorded step; `variation_share` is the difference between the mean steps of its two halves, as a share of a step,
+    among steps that are alike. `unlike` says which are like no other.
     """
 
     model: Model
@@ -81,6 +83,7 @@ class RunModel:
     facts: Sequence[Facts] = ()
     crowded: bool = False
     variation_share: float | None = None
+    unlike: str = ""
 
     @classmethod
     def of(cls, run: Run, measured: Measured) -> RunModel:
@@ -114,25 +117,28 @@ class RunModel:
 
     @classmethod
     def _of_gpus(cls, run: Run, measured: Measured) -> RunModel:
-        program = program_of(run, measured)
+        views = views_of(run)
+        program = program_of(run, measured, views)
         step, traced = measured.step.time_ns, program.recorded_step_ns()
         stretch = 1.0 if measured.step.basis == "traced" else measured.step.light_median_ns / measured.recorded_step_ns
         wanted = traced / stretch  # of the mean step, which is what a program reports
         model = without_profiler(program, wanted)
         replayed = model.step_ns()
-        halves = program.halves_ns([group.numbers for group in measured.steps.groups])
-        error, apart = abs(replayed - wanted) / wanted, abs(halves[0] - halves[1]) / mean(halves)
+        groups = [group.numbers for group in measured.steps.groups]
+        halves, alike = program.halves_ns(groups), held_out(views, groups)
+        apart = alike.share if alike.freeing_ns else abs(halves[0] - halves[1]) / mean(halves)
         return cls(
             model=model,
             variants=(tuple(relinked(model)), (with_quickest_host(model),)),
             step_ns=step,
             replayed_ns=replayed * step / wanted,
-            error_share=error,
+            error_share=abs(replayed - wanted) / wanted,
             held_out_share=None,
             slack_ns=0.0,
             measured=measured,
             facts=[*run.facts.values()],
             variation_share=apart,
+            unlike=alike.sentence,
         )
 
     def predict(self, changes: Mapping[str, Value]) -> Prediction:
@@ -320,7 +326,8 @@ class RunModel:
         if self.held_out_share is None:
             missing["held_out_share"] = "the replay of GPU steps holds every recorded step"
         if self.variation_share is None:
-            missing["variation_share"] = "the model check compares held-out steps"
+            checked = isinstance(self.model, StepModel)
+            missing["variation_share"] = "the model check compares held-out steps" if checked else NONE_ALIKE
         if batch is None:
             missing["global_batch"] = self.measured.missing["samples_per_step"]
         return WhatIf(
@@ -337,6 +344,7 @@ class RunModel:
             link=link,
             predictions=list(predictions),
             curve=list(curve),
+            limits=[self.unlike] if self.unlike else [],
             missing=missing,
         )
 

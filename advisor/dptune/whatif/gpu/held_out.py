@@ -20,6 +20,7 @@ from dptune.measure.views import DeviceView, RankView
 from dptune.trace.kernels import LAUNCH_CATEGORIES
 
 _FREES = re.compile(r"(cuda|hip)Free$")
+NONE_ALIKE = "no two traced steps are alike: in some the allocator freed device memory"
 _FEWEST = 2  # steps of a kind, one to hold out
 _AS_LONG = 0.05  # of a step: how far the device's and the host's may be apart
 
@@ -35,6 +36,19 @@ class HeldOut:
     share: float | None
     freeing_ns: Mapping[int, float]
     usual_ns: float
+
+    @property
+    def sentence(self) -> str:
+        """Which steps are unlike the others, without a full stop; empty where none are."""
+        if not self.freeing_ns:
+            return ""
+        several = len(self.freeing_ns) > 1
+        numbers = ", ".join(map(str, self.freeing_ns))
+        return (
+            f"the allocator freed device memory in step{'s' if several else ''} {numbers}, which took "
+            f"{median(self.freeing_ns.values()) / 1e6:.4g} ms{' in the median' if several else ''}, other steps "
+            f"{self.usual_ns / 1e6:.4g} ms: the measured step is of both"
+        )
 
 
 def held_out(views: Sequence[RankView], groups: Sequence[Sequence[int]]) -> HeldOut:
@@ -82,7 +96,7 @@ def _as_on_host(view: RankView, device: DeviceView) -> dict[int, int]:
 
 
 def _between_ends(view: RankView, device: DeviceView) -> dict[int, int]:
-    """From the end of what a step launched to that of the next: where the host runs ahead, starts move between steps."""
+    """From the end of what one step launched to that of the next: starts move where the host runs ahead."""
     over: dict[int, int] = {}
     for at, step in enumerate(view.steps):
         rows = device.operations.rows[device.launched_in == at]
