@@ -101,7 +101,8 @@ class WhatIf(Figures):
         ABSENT, description="error on held-out steps: each half replayed from the other half alone, mean of both"
     )
     variation_share: Figure[float] = Field(
-        ABSENT, description="difference between the means of every second traced step and the others, / their mean"
+        ABSENT,
+        description="difference between every second traced step and others that are alike, / a step",
     )
     floor_ns: Figure[int] = Field(ABSENT, description="a step whose communication takes no time")
     global_batch: Figure[int] = Field(ABSENT, description="samples of a step, all ranks")

@@ -24,7 +24,9 @@ from dptune.whatif.cpu.wire import Link
 from dptune.whatif.gpu.assumed import Side
 from dptune.whatif.gpu.building import build
 from dptune.whatif.gpu.changes import bounded, changed, with_quickest_host, without_profiler
-from dptune.whatif.gpu.program import Kind, Program
+from dptune.whatif.gpu.graph import Kind
+from dptune.whatif.gpu.parts import Part, having
+from dptune.whatif.gpu.program import Program
 from dptune.whatif.gpu.recorded import program_of
 from dptune.whatif.gpu.stragglers import latest
 from dptune.whatif.gpu.uncertainty import interval
@@ -265,6 +267,14 @@ def test_copies_that_hold_up_nothing(tmp_path: Path) -> None:
     free: dict[str, Value] = {"copies.non_blocking": True}
     assert us(changed(made, free)) == pytest.approx(80 + 0.4 * 30)  # a, b and the copy, one after the other
     assert us(changed(made, free, Side.LEAST)) == pytest.approx(80 + 30)
+    sized = replace(
+        made, uploads=dict.fromkeys(having(made.parts, Part.UPLOAD) & {*made.places((Kind.COPY,))}, 140_000)
+    )
+    assert us(changed(sized, free)) == pytest.approx(80 + 2 + 140 / 14)
+    assert us(changed(sized, free, Side.MOST)) == pytest.approx(80 + 2 + 140 / 50)
+    assert us(changed(sized, free, Side.LEAST)) == pytest.approx(80 + 2 + 140 / 6)
+    tiny = replace(sized, uploads=dict.fromkeys(sized.uploads, 700_000))  # no slower than from pageable memory
+    assert us(changed(tiny, free, Side.LEAST)) == pytest.approx(80 + 30)
     assert us(changed(made, {"loader.pin_memory": True})) == pytest.approx(80)
     assert bounded(made, {**free, "loader.pin_memory": True}) == ["loader.pin_memory"]
 

@@ -23,10 +23,11 @@ from dptune.trace import load
 from dptune.trace.kernels import OPTIMIZER_STEP_NAME, RANGE_CATEGORIES
 from dptune.trace.run import Run
 from dptune.whatif.gpu.building import _kinds, build
+from dptune.whatif.gpu.graph import OF_HOST, Edge, Kind
 from dptune.whatif.gpu.items import Sort
 from dptune.whatif.gpu.ordering import _order
-from dptune.whatif.gpu.program import OF_HOST, Edge, Kind, Program
-from dptune.whatif.gpu.streams import across_streams
+from dptune.whatif.gpu.program import Program
+from dptune.whatif.gpu.streams import across_streams, starts_of
 
 from ..measure.handmade import load_events  # noqa: TID252 - tests are no installed package
 from ..measure.test_blocked import queued, reading_the_loss  # noqa: TID252 - tests are no installed package
@@ -109,7 +110,7 @@ def ended_last(walk: Walk, begun: int, at: int) -> tuple[str, int, int, Kind] | 
 
 def of_rank(view: RankView, device: DeviceView, shift: int, sent: dict[Any, Any]) -> list[Item]:
     walk, rank = Walk.of(view.columns, device.operations, view.host), view.rank
-    kinds, awaited = [Kind(kind) for kind in _kinds(walk).tolist()], across_streams(walk)
+    kinds, awaited = [Kind(kind) for kind in _kinds(walk).tolist()], across_streams(walk, starts_of(view))
     found = of_host(view, device, walk, shift)
     rows, begin, end = walk.rows.tolist(), walk.begin.tolist(), walk.end.tolist()
     called_ns = view.columns.ts_ns.tolist()

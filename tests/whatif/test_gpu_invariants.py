@@ -25,7 +25,8 @@ from dptune.trace.run import Run
 from dptune.whatif.cpu.wire import Link
 from dptune.whatif.gpu.assumed import Side
 from dptune.whatif.gpu.changes import OF_LINK, PREDICTED, changed
-from dptune.whatif.gpu.program import COMPUTING, Kind, Program
+from dptune.whatif.gpu.graph import COMPUTING, Kind
+from dptune.whatif.gpu.program import Program
 from dptune.whatif.gpu.uncertainty import unchanged
 from dptune.whatif.run_model import RunModel
 from dptune.whatif.scenarios import named

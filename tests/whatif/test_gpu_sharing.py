@@ -14,7 +14,8 @@ from dptune.measure import measure
 from dptune.trace import load
 from dptune.whatif.cpu.wire import Link
 from dptune.whatif.gpu.changes import changed
-from dptune.whatif.gpu.program import Edge, Kind, Message, Program, Stretch
+from dptune.whatif.gpu.graph import Edge, Kind, Message, Stretch
+from dptune.whatif.gpu.program import Program
 from dptune.whatif.gpu.sharing import Transfer, alone_shares, durations, overlaps, slowdown
 from dptune.whatif.run_model import RunModel
 

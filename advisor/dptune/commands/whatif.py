@@ -136,7 +136,7 @@ def run(args: argparse.Namespace) -> int:
         memory = tracked(what_if.memory, function, measured, list(found.facts.values()))
         what_if = what_if.model_copy(update={"memory": memory})
     limits = [partial_finding.text for partial_finding in trust.findings if partial_finding.level == "partial"]
-    what_if = what_if.model_copy(update={"limits": limits, "recorded": found.record is not None})
+    what_if = what_if.model_copy(update={"limits": [*what_if.limits, *limits], "recorded": found.record is not None})
     if args.format == "json":
         sys.stdout.write(what_if.model_dump_json(indent=1) + "\n")
     else:

@@ -41,13 +41,16 @@ from dptune.whatif.cpu.unit_building import RecordedUnits
 from dptune.whatif.cpu.unit_building import read as read_units
 from dptune.whatif.cpu.variants import others as others_of
 from dptune.whatif.cpu.variants import variants
+from dptune.whatif.gpu.assumed import Side
 from dptune.whatif.gpu.changes import OF_LINK, sides, with_quickest_host, without_part, without_profiler
 from dptune.whatif.gpu.changes import bounded as gpu_bounded
 from dptune.whatif.gpu.changes import changed as gpu_changed
+from dptune.whatif.gpu.contention import contended
+from dptune.whatif.gpu.held_out import NONE_ALIKE, held_out
 from dptune.whatif.gpu.links import relinked
 from dptune.whatif.gpu.program import Program
-from dptune.whatif.gpu.recorded import program_of
-from dptune.whatif.gpu.uncertainty import OF_DIFFERENCE, interval
+from dptune.whatif.gpu.recorded import program_of, views_of
+from dptune.whatif.gpu.uncertainty import OF_DIFFERENCE, interval, unchanged
 from dptune.whatif.gpu.uncertainty import unknown_ns as gpu_unknown_ns
 from dptune.whatif.link import link_figures
 from dptune.whatif.searching import curve
@@ -65,7 +68,8 @@ class RunModel:
     `variants` are other models in groups, each of one cause. `step_ns` is the measured step, `replayed_ns` the same as
     the unchanged model has it, before what it lacks is laid to its exchanges. All predictions may be off by `slack_ns`.
     `facts` are those of the recorded ranks, `crowded` whether they share cores. A replay of GPU steps uses every
-    recorded step; `variation_share` is the difference between the mean steps of its two halves, as a share of a step.
+    recorded step; `variation_share` is the difference between the mean steps of its two halves, as a share of a step,
+    among steps that are alike. `unlike` says which are like no other.
     """
 
     model: Model
@@ -79,6 +83,7 @@ class RunModel:
     facts: Sequence[Facts] = ()
     crowded: bool = False
     variation_share: float | None = None
+    unlike: str = ""
 
     @classmethod
     def of(cls, run: Run, measured: Measured) -> RunModel:
@@ -112,25 +117,28 @@ class RunModel:
 
     @classmethod
     def _of_gpus(cls, run: Run, measured: Measured) -> RunModel:
-        program = program_of(run, measured)
+        views = views_of(run)
+        program = program_of(run, measured, views)
         step, traced = measured.step.time_ns, program.recorded_step_ns()
         stretch = 1.0 if measured.step.basis == "traced" else measured.step.light_median_ns / measured.recorded_step_ns
         wanted = traced / stretch  # of the mean step, which is what a program reports
         model = without_profiler(program, wanted)
         replayed = model.step_ns()
-        halves = program.halves_ns([group.numbers for group in measured.steps.groups])
-        error, apart = abs(replayed - wanted) / wanted, abs(halves[0] - halves[1]) / mean(halves)
+        groups = [group.numbers for group in measured.steps.groups]
+        halves, alike = program.halves_ns(groups), held_out(views, groups)
+        apart = alike.share if alike.freeing_ns else abs(halves[0] - halves[1]) / mean(halves)
         return cls(
             model=model,
             variants=(tuple(relinked(model)), (with_quickest_host(model),)),
             step_ns=step,
             replayed_ns=replayed * step / wanted,
-            error_share=error,
+            error_share=abs(replayed - wanted) / wanted,
             held_out_share=None,
             slack_ns=0.0,
             measured=measured,
             facts=[*run.facts.values()],
             variation_share=apart,
+            unlike=alike.sentence,
         )
 
     def predict(self, changes: Mapping[str, Value]) -> Prediction:
@@ -149,14 +157,17 @@ class RunModel:
             off = [self._off(group, new, difference) for group in self._variants_ns]
             ends: list[Program] = []
             if isinstance(self.model, Program):
-                ends = [gpu_changed(self.model, new, side) for side in sides(new)]
+                ends = [_changed(self.model, new, side) for side in sides(new)]
                 off.append(self._off_ends(ends, difference))
             else:
                 others = [(model, self._unchanged_ns) for model in others_of(self.model, new)]
                 off.append(self._off(others, new, difference))
         except Missing as lack:
             return Prediction.only(lack.reason, changes=dict(changes))
-        floors = [max(traced_steps.least_ns(self.measured, new), ns) for ns in self._floors_ns(other, ends)]
+        least = traced_steps.least_ns(self.measured, new)
+        at_best = traced_steps.with_room(least, self.step_ns, self.model)
+        first, *others_ns = self._floors_ns(other, ends)
+        floors = [max(least, first), *(max(at_best, ns) for ns in others_ns)]
         by_host = traced_steps.why_only_a_bound(self.model, other, new, difference) if self.traced else ""
         why = self.why_only_a_bound(new) or by_host
         always = self._unknown_ns(other, difference, only_a_bound=bool(why), of_batch=not _OF_BATCH.isdisjoint(new))
@@ -267,7 +278,7 @@ class RunModel:
 
     def _difference(self, model: Model, changes: Mapping[str, Value], before: float) -> tuple[Model, float]:
         """The model with the changes, and what they add to the measured step; `before`: the step without them."""
-        other = gpu_changed(model, changes) if isinstance(model, Program) else changed(model, changes)
+        other = _changed(model, changes) if isinstance(model, Program) else changed(model, changes)
         return other, (_replayed(other) / before - 1) * self.step_ns
 
     def _unknown_ns(
@@ -315,7 +326,8 @@ class RunModel:
         if self.held_out_share is None:
             missing["held_out_share"] = "the replay of GPU steps holds every recorded step"
         if self.variation_share is None:
-            missing["variation_share"] = "the model check compares held-out steps"
+            checked = isinstance(self.model, StepModel)
+            missing["variation_share"] = "the model check compares held-out steps" if checked else NONE_ALIKE
         if batch is None:
             missing["global_batch"] = self.measured.missing["samples_per_step"]
         return WhatIf(
@@ -332,6 +344,7 @@ class RunModel:
             link=link,
             predictions=list(predictions),
             curve=list(curve),
+            limits=[self.unlike] if self.unlike else [],
             missing=missing,
         )
 
@@ -343,6 +356,12 @@ class RunModel:
         if figures.basis == "sweep":
             return f"dptune links ({figures.source})"
         return figures.source or "the run's own all-reduces"
+
+
+def _changed(program: Program, changes: Mapping[str, Value], side: Side = Side.MIDDLE) -> Program:
+    """The program after changes, with kernels as much slower as what then transfers beside them makes them."""
+    other = gpu_changed(program, changes, side)
+    return other if unchanged(program, other) else contended(other)
 
 
 def _replayed(model: Model) -> float:

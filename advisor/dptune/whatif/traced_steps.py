@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dptune.knobs import Value
 from dptune.measured import Measured
 from dptune.whatif.cpu.model import StepModel
+from dptune.whatif.gpu.graph import Kind
 from dptune.whatif.gpu.program import Program
 
 HOST_LIMITS = "the traced host, slowed by the profiler, limits the replay: only an upper bound of the saving is known"
@@ -33,6 +34,20 @@ def least_of_devices_ns(before: StepModel | Program, step_ns: float, floor_ns: f
     if not isinstance(before, Program) or before.messages:
         return floor_ns
     return max(floor_ns, step_ns - (min(step_ns, before.busy_ns()) - floor_ns))
+
+
+def with_room(least: float, step_ns: float, program: StepModel | Program) -> float:
+    """The same at best: a host that limits the step spends time on its loader for which no device is idle, ns."""
+    if not least or not isinstance(program, Program):
+        return least
+    waits: dict[int, float] = {}
+    for place in program.places((Kind.INPUT,)):
+        rank = program.ranks[place]
+        waits[rank] = waits.get(rank, 0.0) + sum(
+            edge.lag_ns for edge in program.edges[place] if edge.kind == Kind.INPUT
+        )
+    steps = max(1, len({step.number for step in program.steps}))
+    return min(least, max(0.0, step_ns - max(waits.values(), default=0.0) / steps))
 
 
 def least_ns(measured: Measured, changes: Mapping[str, Value]) -> float:

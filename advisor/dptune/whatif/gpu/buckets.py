@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from math import hypot, sqrt
 from statistics import mean, median, pstdev
 
@@ -12,10 +14,12 @@ from dptune.measured import Missing
 from dptune.whatif.cpu.buckets import Caps, assign
 from dptune.whatif.cpu.wire import Link
 from dptune.whatif.gpu.assumed import Assumed, Side
+from dptune.whatif.gpu.editing import spared
+from dptune.whatif.gpu.graph import OF_HOST, Edge, Kind, Message
 from dptune.whatif.gpu.ordering import ordered
 from dptune.whatif.gpu.overlap import computing_shares
 from dptune.whatif.gpu.parts import OUTSIDE, Part
-from dptune.whatif.gpu.program import SEVERAL, Edge, Kind, Message, Program
+from dptune.whatif.gpu.program import SEVERAL, Program
 from dptune.whatif.gpu.reductions import Bucket, Reduction
 
 _CHANCE = Assumed(1.0, 0.0, -1.0)  # of how far collectives are off by chance
@@ -152,8 +156,32 @@ class _Edit:
         """Nothing is reduced, nor copied into buckets and back; the host takes no time for either."""
         for bucket in reduction.buckets:
             self._without(bucket, {}, {}, {})
-        for place in (*reduction.moves, *reduction.calls):
+        spent_ns = self._spent_ns(reduction)
+        for place in (*reduction.moves, *(() if spent_ns else reduction.calls)):
             self.edges[place] = [edge.lasting(0.0) for edge in self.edges[place]]
+        for place, edges in spared(self.edges, spent_ns).items():
+            self.edges[place] = edges
+
+    def _spent_ns(self, reduction: Reduction) -> dict[int, float]:
+        """By place what hosts spend on a reduction; nothing where the trace has no ranges of it."""
+        spans: dict[int, tuple[int, int]] = {}
+        for place in reduction.calls:
+            rank = self.ranks[place]
+            first, last = spans.get(rank, (place, place))
+            spans[rank] = min(first, place), max(last, place)
+        return {
+            place: spent
+            for rank, (first, last) in spans.items()
+            for place, spent in _between(self._spent.get(rank, []), first, last)
+        }
+
+    @cached_property
+    def _spent(self) -> dict[int, list[tuple[int, float]]]:
+        """By rank, in order, the places of its host's items and what it spent on reductions before them."""
+        found: dict[int, list[tuple[int, float]]] = defaultdict(list)
+        for place, spent in sorted(self.before.spent_ns.get(Part.REDUCING, {}).items()):
+            found[self.ranks[place]].append((place, spent))
+        return found
 
     def replaced(
         self,
@@ -167,7 +195,8 @@ class _Edit:
         """Other collectives of the same gradients, which take as many times what the link says as the recorded did.
 
         `shares`: by end the part of a recorded one in which its rank computed, which takes `slowed` times as long.
-        `off`: by what share all take longer if there is one in each reduction, less if there are more.
+        `off`: by what share all take longer or took less as recorded if there is one in each reduction, less if there
+        are more.
         """
         recorded_ns = sum(
             _took_ns(self.edges, bucket) / _times(_share(bucket, shares), slowed) for bucket in reduction.buckets
@@ -178,7 +207,9 @@ class _Edit:
         share = sent / max(1, sum(reduction.gradient_bytes))  # less than 1 where a hook compresses
         found: list[Bucket] = []
         sizes = [share * sum(reduction.gradient_bytes[gradient] for gradient in gradients) for gradients in buckets]
-        level = (1 + off * hypot(*sizes) / max(1.0, sum(sizes))) * recorded_ns / said_ns if said_ns else 0.0
+        before = [self.messages[bucket.message].message_bytes for bucket in reduction.buckets]
+        by_chance = off * hypot(_unevenness(sizes), _unevenness(before))
+        level = (1 + by_chance) * recorded_ns / said_ns if said_ns else 0.0
         (_, ready), freed_ns = next(iter(reduction.ready.items())), 0.0
         for gradients, size in zip(buckets, sizes, strict=True):
             start_ns = max(self.recorded_ns[ready[max(gradients)]], freed_ns)
@@ -192,7 +223,51 @@ class _Edit:
         for bucket in reduction.buckets:
             instead = next(other for other in found if other.last >= bucket.last)
             self._without(bucket, instead.begins, instead.ends, over)
+        for rank in reduction.ready:
+            self._copied_back(reduction, found, rank)
+            self._issued(reduction, found, rank)
         return replace(reduction, buckets=tuple(found))
+
+    def _issued(self, reduction: Reduction, buckets: Sequence[Bucket], rank: int) -> None:
+        """The host spends on each new collective what it spent on a recorded one, after the call before it."""
+        spent_ns = self.before.spent_ns.get(Part.REDUCING, {})
+        issuing = [
+            edge.item
+            for bucket in reduction.buckets
+            for edge in self.before.edges[bucket.begins[rank]]
+            if edge.kind == Kind.LAUNCH
+        ]
+        spent = {place: spent_ns.get(place, 0.0) for place in issuing}
+        if len(issuing) != len(reduction.buckets) or not all(spent.values()):
+            return
+        each_ns = median(spent.values())
+        for place, edges in spared(self.edges, spent).items():
+            self.edges[place] = edges
+        for bucket in buckets:
+            after = self._next.get(reduction.called[rank][bucket.last])
+            if after is not None:
+                self.edges[after] = spared(self.edges, {after: -each_ns})[after]
+
+    @cached_property
+    def _next(self) -> dict[int, int]:
+        """By place of an item of the host the place of the next one of its rank."""
+        edges = self.before.edges
+        places = self.before.places(OF_HOST)
+        return {edge.item: place for place in places for edge in edges[place] if edge.kind in OF_HOST}
+
+    def _copied_back(self, reduction: Reduction, buckets: Sequence[Bucket], rank: int) -> None:
+        """The reducer waits for one bucket after the other, and copies the gradients of each out before the next."""
+        parts, ranks = self.before.parts, self.before.ranks
+        copies = sorted(place for place in reduction.moves if parts[place] & Part.BUCKET_COPY and ranks[place] == rank)
+        if len(copies) != len(reduction.gradient_bytes):
+            return
+        begins = [min(edge.item for edge in self.edges[place]) for place in copies]
+        ends = {bucket.ends[rank] for bucket in reduction.buckets}
+        for begin in begins:
+            self.edges[begin] = [edge for edge in self.edges[begin] if edge.item not in ends]
+        firsts = [0, *(bucket.last + 1 for bucket in buckets)]
+        for first, bucket in zip(firsts, buckets, strict=False):
+            self.edges[begins[first]] = [*self.edges[begins[first]], Edge(bucket.ends[rank], 0.0, Kind.ORDER)]
 
     def program(self, reductions: Sequence[Reduction]) -> Program:
         """The program after the edit."""
@@ -279,3 +354,13 @@ class _Edit:
     def _instead(self, place: int) -> int:
         redirected = self.redirected.get(place)
         return place if redirected is None or redirected.item is None else redirected.item
+
+
+def _unevenness(sizes: Sequence[float]) -> float:
+    """1 where one is all, less the more there are of them: of independent errors that is left of their sum."""
+    return hypot(*sizes) / max(1.0, sum(sizes))
+
+
+def _between(spent: Sequence[tuple[int, float]], first: int, last: int) -> Sequence[tuple[int, float]]:
+    """Those of the places from one to another."""
+    return spent[bisect_left(spent, (first, 0.0)) : bisect_left(spent, (last + 1, 0.0))]

@@ -8,6 +8,7 @@ for one, which does one thing after the other.
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -28,16 +29,18 @@ from dptune.measured import Missing
 from dptune.runfile.communication import DdpFacts
 from dptune.trace.kernels import OPTIMIZER_STEP_NAME, RANGE_CATEGORIES
 from dptune.whatif.cpu.wire import Link
+from dptune.whatif.gpu.contention import with_contention, works
 from dptune.whatif.gpu.edges import edges_of
 from dptune.whatif.gpu.gathers import gathers
+from dptune.whatif.gpu.graph import COMPUTING, Kind, Message, Stretch
 from dptune.whatif.gpu.host_items import NOTHING, HostItems, begins_after, ends_after, host_items
 from dptune.whatif.gpu.items import ItemPlaces, Items, Key, Sort, Waits
 from dptune.whatif.gpu.optimizing import implementation_of
 from dptune.whatif.gpu.parts import OUTSIDE, HostParts, Part
-from dptune.whatif.gpu.program import SEVERAL, Kind, Message, Program, Stretch
+from dptune.whatif.gpu.program import SEVERAL, Program
 from dptune.whatif.gpu.reductions import Matched, reductions
 from dptune.whatif.gpu.sharing import transfers
-from dptune.whatif.gpu.streams import across_streams
+from dptune.whatif.gpu.streams import across_streams, starts_of
 
 MOST = 2_000_000  # operations: beyond, a replay takes minutes
 _PRODUCTS = frozenset({"matrix product", "convolution", "attention", "fused by triton", OTHER})
@@ -97,7 +100,7 @@ def build(
     queues = {view.rank: view.columns.queue for view in views}
     streams = {(rank, row): int(queues[rank][row]) for rank, row in exchanged}
     sharing, slowed = transfers([*dict.fromkeys(exchanged.values())], named, recorded, streams)
-    return Program(
+    program = Program(
         recorded,
         edges,
         messages,
@@ -115,7 +118,28 @@ def build(
         transfers=sharing,
         slowed=slowed,
         fixed=frozenset(np.flatnonzero(fixed).tolist()),
+        spent_ns=_spent(items, first, places),
+        uploads={
+            int(places[first[rank] + end]): size for rank, each in items.items() for end, size in each.uploads.items()
+        },
     )
+    numbered = {
+        int(places[first[rank] + end]): number * len(items) + at
+        for at, (rank, each) in enumerate(items.items())
+        for end, number in each.works.items()
+    }
+    return with_contention(program, numbered)
+
+
+def _spent(items: Mapping[int, Items], first: Mapping[int, int], places: Ints) -> dict[Part, dict[int, float]]:
+    """By part and place of an item of the host what it spent on that part before."""
+    found: dict[Part, dict[int, float]] = defaultdict(dict)
+    for rank, each in items.items():
+        for part, spent_ns in each.spent_ns.items():
+            (numbers,) = np.nonzero(spent_ns)
+            at = places[first[rank] + numbers].tolist()
+            found[part].update(zip(at, spent_ns[numbers].astype(np.float64).tolist(), strict=True))
+    return found
 
 
 def _with_arrivals(columns: Sequence[Ints], arrivals: _Arrivals, value: int) -> Ints:
@@ -165,12 +189,15 @@ def _of_rank(
     `updates` gets the names of the optimizer's kernels.
     """
     walk, columns, host_parts = Walk.of(view.columns, device.operations, view.host), view.columns, HostParts.of(view)
-    host, kinds, awaited = host_items(view, device, walk, host_parts), _kinds(walk), across_streams(walk)
+    host, kinds = host_items(view, device, walk, host_parts), _kinds(walk)
+    awaited = across_streams(walk, starts_of(view))
     launched = walk.launch != UNLAUNCHED
     called_ns = columns.ts_ns[walk.launch]
     micro_batches = np.where(launched, host_parts.micro_batches(called_ns), OUTSIDE)
     parts = np.where(launched, host_parts.parts(columns.thread[walk.launch], called_ns), Part.NONE)
-    parts[columns.named(_UPLOAD.match, walk.rows)] |= Part.UPLOAD
+    uploaded = columns.named(_UPLOAD.match, walk.rows)
+    parts[uploaded] |= Part.UPLOAD
+    sizes = columns.total_bytes[walk.rows[uploaded]]
     updates.update(columns.name(row) for row in walk.rows[kinds == Kind.UPDATE].tolist())
     rows, count = walk.rows.tolist(), len(host.time_ns)
     places = np.arange(len(rows))
@@ -183,10 +210,22 @@ def _of_rank(
         micro_batch=np.concatenate((host.micro_batch, np.repeat(micro_batches, 2))),
         part=np.concatenate((host.part, np.repeat(parts, 2))),
         waits=Waits.joined([host.waits, *_before_begins(walk, kinds, awaited, host), took]),
+        spent_ns=host.spent_ns,
         calls=dict(zip(host.calls.tolist(), host.call_items.tolist(), strict=True)),
         begins=dict(zip(rows, begins.tolist(), strict=True)),
         ends=dict(zip(rows, ends.tolist(), strict=True)),
+        works=_works(walk, kinds, ends),
+        uploads={end: size for end, size in zip(ends[uploaded].tolist(), sizes.tolist(), strict=True) if size > 0},
     )
+
+
+def _works(walk: Walk, kinds: Ints, ends: Ints) -> dict[int, int]:
+    """By end of a kernel which work it does, as the kernels that its stream runs before and after it show."""
+    computing = np.flatnonzero(np.isin(kinds, [*COMPUTING]) & (walk.launch != UNLAUNCHED))
+    streams = walk.columns.queue[walk.rows[computing]]
+    in_order = computing[np.lexsort((walk.columns.ts_ns[walk.launch[computing]], streams))]
+    numbers = works(walk.columns.name_id[walk.rows[in_order]].astype(np.int64))
+    return dict(zip(ends[in_order].tolist(), numbers.tolist(), strict=True))
 
 
 def _before_begins(walk: Walk, kinds: Ints, awaited: Mapping[int, Sequence[int]], host: HostItems) -> Iterator[Waits]:

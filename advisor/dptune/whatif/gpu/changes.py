@@ -14,6 +14,7 @@ from dptune.whatif.cpu.wire import Link
 from dptune.whatif.gpu.assumed import Side
 from dptune.whatif.gpu.buckets import rebucketed, silenced
 from dptune.whatif.gpu.editing import times, with_edges, without
+from dptune.whatif.gpu.graph import COMPUTING, Edge, Kind, Message
 from dptune.whatif.gpu.hooks import as_bucket_views, compressed, halves
 from dptune.whatif.gpu.hybrid import within_hosts
 from dptune.whatif.gpu.inputs import (
@@ -30,7 +31,7 @@ from dptune.whatif.gpu.optimizing import foreach, fused, no_time
 from dptune.whatif.gpu.parts import Part, having
 from dptune.whatif.gpu.passes import as_graphs, micro_batches
 from dptune.whatif.gpu.precision import autocast, tensor_float_32
-from dptune.whatif.gpu.program import COMPUTING, Edge, Kind, Message, Program
+from dptune.whatif.gpu.program import Program
 from dptune.whatif.gpu.sharding import (
     gathered_in_no_time,
     gradients_in,

@@ -8,8 +8,8 @@ from itertools import pairwise
 import numpy as np
 
 from dptune.measure.intervals import Ints, Mask
+from dptune.whatif.gpu.graph import OF_HOST, Edge, Kind
 from dptune.whatif.gpu.items import Waits
-from dptune.whatif.gpu.program import OF_HOST, Edge, Kind
 
 _KINDS = tuple(Kind)
 

@@ -6,7 +6,9 @@ from bisect import bisect_left
 from collections.abc import Callable, Collection, Mapping, Sequence
 from operator import is_
 
-from dptune.whatif.gpu.program import Edge, Kind, Program
+from dptune.whatif.gpu.graph import OF_HOST, Edge, Kind
+from dptune.whatif.gpu.parts import Part
+from dptune.whatif.gpu.program import Program
 
 
 def with_edges(program: Program, kinds: Collection[Kind], of: Callable[[int, Edge], Edge | None]) -> Program:
@@ -71,6 +73,33 @@ def without(program: Program, gone: Collection[int]) -> Program:
             if any(edge.lag_ns for edge in edges[place])
         },
     )
+
+
+def without_part(program: Program, gone: Collection[int], part: Part) -> Program:
+    """The program without a part: its operations take no time, and the host spends none on it.
+
+    What the host does between the calls of the part stays. Where the trace has no ranges of it, it goes with the calls.
+    """
+    spent_ns = program.spent_ns.get(part, {})
+    operations = [place for place in gone if not _is_of_host(program.edges[place])] if spent_ns else gone
+    new = {place: [edge.lasting(0.0) for edge in program.edges[place]] for place in operations}
+    new.update(spared(program.edges, spent_ns))
+    return with_new(program, {place: others for place, others in new.items() if others != program.edges[place]})
+
+
+def spared(edges: Sequence[Sequence[Edge]], spent_ns: Mapping[int, float]) -> dict[int, list[Edge]]:
+    """The edges of items of the host, by place, without so much of its time."""
+    return {
+        place: [
+            edge.lasting(max(0.0, edge.lag_ns - spent)) if edge.kind in (Kind.HOST, Kind.UPDATING) else edge
+            for edge in edges[place]
+        ]
+        for place, spent in spent_ns.items()
+    }
+
+
+def _is_of_host(edges: Sequence[Edge]) -> bool:
+    return any(edge.kind in OF_HOST for edge in edges)
 
 
 def with_room(program: Program) -> Program:

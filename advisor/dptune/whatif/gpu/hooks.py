@@ -10,9 +10,10 @@ from dptune.measured import Missing
 from dptune.whatif.cpu.wire import Link
 from dptune.whatif.gpu.assumed import Assumed, Side
 from dptune.whatif.gpu.buckets import NO_REDUCER
-from dptune.whatif.gpu.editing import with_edges, without
+from dptune.whatif.gpu.editing import with_edges, without_part
+from dptune.whatif.gpu.graph import COMPUTING, Edge, Kind, Message
 from dptune.whatif.gpu.parts import Part, having
-from dptune.whatif.gpu.program import COMPUTING, Edge, Kind, Message, Program
+from dptune.whatif.gpu.program import Program
 
 _HALVED = ("float", "float32", "fp32")
 # The hook is Python, called for each bucket on the thread of the backward pass. Assumed.
@@ -94,7 +95,7 @@ def as_bucket_views(program: Program, value: Value) -> Program:
     if not program.reductions:
         raise Missing(NO_REDUCER)
     copies = having(program.parts, Part.BUCKET_COPY)
-    viewed = without(program, copies)
+    viewed = without_part(program, copies, Part.BUCKET_COPY)
     if viewed is program:
         return program
     kept = [

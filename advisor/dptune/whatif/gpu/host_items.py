@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -13,9 +14,9 @@ from dptune.measure.host.queue import DEPTH, Launches
 from dptune.measure.intervals import Intervals, Ints, Mask
 from dptune.measure.views import DeviceView, RankView
 from dptune.trace.kernels import OPTIMIZER_STEP_NAME, RANGE_CATEGORIES
+from dptune.whatif.gpu.graph import Kind
 from dptune.whatif.gpu.items import Sort, Waits
 from dptune.whatif.gpu.parts import HostParts, Part
-from dptune.whatif.gpu.program import Kind
 
 NOTHING = -1
 
@@ -34,6 +35,8 @@ class Moment(IntEnum):
 class HostItems:
     """The host's items in order. `waits` are by their number; operations are numbered after them, as `numbered` says.
 
+    `spent_ns`: how much of the host's own time before an item was spent on a part.
+
     `calls` are the rows of those that launch, `call_items` the numbers of these.
     """
 
@@ -42,6 +45,7 @@ class HostItems:
     micro_batch: Ints
     part: Ints
     waits: Waits
+    spent_ns: Mapping[Part, Ints]
     calls: Ints
     call_items: Ints
 
@@ -81,13 +85,16 @@ def host_items(view: RankView, device: DeviceView, walk: Walk, host_parts: HostP
     inside = updating.hold(time_ns) & (moment != Moment.UPDATING)
     kind = np.where(moment == Moment.GIVEN, Kind.INPUT, np.where(inside, Kind.UPDATING, Kind.HOST))
     after = np.arange(1, count)
-    before = Waits.of(after, after - 1, np.maximum(0, goes_on_ns[1:] - time_ns[:-1]), kind[1:], 2)
+    since_ns, until_ns = time_ns[:-1], np.maximum(time_ns[:-1], goes_on_ns[1:])
+    before = Waits.of(after, after - 1, until_ns - since_ns, kind[1:], 2)
+    spent_ns = {part: intervals.lengths(since_ns, until_ns) for part, intervals in host_parts.spent.items()}
     return HostItems(
         time_ns,
         sort,
         host_parts.micro_batches(time_ns),
         part,
         Waits.joined([held, queue.waits(time_ns), before]),
+        {part: np.append(np.zeros(min(1, count), dtype=np.int64), ns) for part, ns in spent_ns.items()},
         called,
         np.flatnonzero(calling),
     )

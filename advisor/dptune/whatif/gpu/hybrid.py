@@ -16,7 +16,8 @@ from dptune.whatif.cpu.topology import Hop
 from dptune.whatif.cpu.wire import Link
 from dptune.whatif.gpu.assumed import Assumed, Side
 from dptune.whatif.gpu.editing import with_edges, with_new
-from dptune.whatif.gpu.program import Edge, Kind, Program
+from dptune.whatif.gpu.graph import Edge, Kind
+from dptune.whatif.gpu.program import Program
 
 # How many times as long as between hosts a hop within a host takes. Between GPUs of a host NVLink moves 50 to 450 GB/s
 # each way, and PCIe 25 to 50; networks 3 to 50 for each GPU. Source: NVIDIA's data sheets of DGX A100 and H100.

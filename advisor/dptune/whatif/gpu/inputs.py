@@ -10,9 +10,10 @@ from dptune.knobs import Value
 from dptune.measured import Missing
 from dptune.whatif.gpu.assumed import Assumed, Side
 from dptune.whatif.gpu.editing import lasting, times, with_edges, with_new
+from dptune.whatif.gpu.graph import COMPUTING, Edge, Kind
 from dptune.whatif.gpu.parts import Part
 from dptune.whatif.gpu.precision import SMALLEST_NS
-from dptune.whatif.gpu.program import COMPUTING, Edge, Kind, Program
+from dptune.whatif.gpu.program import Program
 
 NO_BATCH = (
     "the script uses no recorded DataLoader, or several, and the trace does not show the batch size: "
@@ -24,7 +25,10 @@ _GROWING = (COMPUTING - {Kind.UPDATE}) | {Kind.COPY}
 _GROWTH = Assumed(1.0, 0.95, 0.5)
 _DECODING = Assumed(1.15, 1.0, 1.0)  # a worker's time for a batch / the script's
 _FETCHING_NS = Assumed(2e6, 0.4e6, 0.0)  # from a worker's queue: a pickled message and shared memory
-_PINNED = Assumed(1.0, 0.4, 0.15)  # a copy from pinned memory / from pageable memory, which is staged through pinned
+# Bytes per ns of a copy from pinned memory: links of 16 lanes transfer 12, 25 and 50 as PCIe 3, 4 and 5, half of that
+# where two devices share one.
+_PINNED_RATE = Assumed(6.0, 14.0, 50.0)
+_PINNED = Assumed(1.0, 0.4, 0.15)  # such a copy / one from pageable memory, where the trace does not show its bytes
 
 
 def batch_size(program: Program, value: Value, side: Side) -> Program:
@@ -99,9 +103,17 @@ def uploads_beside(program: Program, value: Value, side: Side) -> Program:
     def of(place: int, edge: Edge) -> Edge | None:
         if edge.kind == Kind.SYNC:
             return None if edge.item in uploaded else edge
-        return edge.lasting(edge.lag_ns * _PINNED.at(side)) if place in uploaded else edge
+        return edge.lasting(_pinned_ns(program, place, edge.lag_ns, side)) if place in uploaded else edge
 
     return with_edges(program, (Kind.SYNC, Kind.COPY), of)
+
+
+def _pinned_ns(program: Program, place: int, pageable_ns: float, side: Side) -> float:
+    """How long a copy takes from pinned memory: no longer than from pageable memory, which is staged through pinned."""
+    size = program.uploads.get(place)
+    if not size:
+        return pageable_ns * _PINNED.at(side)
+    return min(pageable_ns, SMALLEST_NS + size / _PINNED_RATE.at(side))
 
 
 def pinned(program: Program) -> Program:

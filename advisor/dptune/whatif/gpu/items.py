@@ -9,7 +9,8 @@ from enum import IntEnum
 import numpy as np
 
 from dptune.measure.intervals import Ints, Mask
-from dptune.whatif.gpu.program import Kind
+from dptune.whatif.gpu.graph import Kind
+from dptune.whatif.gpu.parts import Part
 
 NO_MESSAGE = -1
 Key = tuple[int, str, int]  # of an item: its rank, what it is, and the row of the call or operation
@@ -70,7 +71,8 @@ class Waits:
 class Items:
     """Those of one rank, its host's first: when by its own clock, `Sort`, micro-batch, flags of `Part`, and waits.
 
-    `calls`, `begins` and `ends` are the numbers of items by the row of the call or the operation.
+    `calls`, `begins` and `ends` are the numbers of items by the row of the call or the operation. `spent_ns` is by part
+    what the host spent on it before an item; by end of an operation there are the bytes of `uploads`, and the `works`.
     """
 
     time_ns: Ints
@@ -78,9 +80,12 @@ class Items:
     micro_batch: Ints
     part: Ints
     waits: Waits
+    spent_ns: Mapping[Part, Ints]
     calls: Mapping[int, int]
     begins: Mapping[int, int]
     ends: Mapping[int, int]
+    uploads: Mapping[int, int]
+    works: Mapping[int, int]
 
     def named(self, sort: str) -> Mapping[int, int]:
         """The numbers of items that are calls, begins or ends."""

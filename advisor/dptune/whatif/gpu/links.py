@@ -7,7 +7,8 @@ from statistics import median
 
 from dptune.measured import Measured, Missing
 from dptune.whatif.cpu.wire import Link
-from dptune.whatif.gpu.program import Kind, Program
+from dptune.whatif.gpu.graph import Kind
+from dptune.whatif.gpu.program import Program
 from dptune.whatif.link import link_figures, link_of, link_range
 
 ASSUMED = "the run's own collectives, with an assumed latency"

@@ -14,8 +14,9 @@ from dptune.measured import Missing
 from dptune.whatif.cpu.wrappers import UPDATE_NS
 from dptune.whatif.gpu.assumed import Assumed, Side
 from dptune.whatif.gpu.editing import with_edges, with_new
+from dptune.whatif.gpu.graph import Edge, Kind
 from dptune.whatif.gpu.optimizing import UNKNOWN
-from dptune.whatif.gpu.program import Edge, Kind, Program
+from dptune.whatif.gpu.program import Program
 
 # Of pinned memory over PCIe: third generation shared by two GPUs, fourth, fifth. Source: PCI-SIG, 16 lanes.
 _BYTES_PER_NS = Assumed(6.0, 22.0, 50.0)

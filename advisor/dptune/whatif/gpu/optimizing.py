@@ -10,7 +10,8 @@ from dptune.measure.device.kernel_kinds import kernel_kind
 from dptune.measured import Missing
 from dptune.whatif.gpu.assumed import Assumed, Side
 from dptune.whatif.gpu.editing import lasting, times, with_room
-from dptune.whatif.gpu.program import Kind, Program
+from dptune.whatif.gpu.graph import Kind
+from dptune.whatif.gpu.program import Program
 
 UNKNOWN = "the trace does not show kernels of an optimizer that updates element by element"
 # Bytes that a fused step moves / those of its foreach operations. AdamW in fp32: 28 of 84 per parameter (torch

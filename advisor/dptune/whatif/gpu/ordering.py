@@ -8,7 +8,8 @@ from heapq import heapify, heappop, heappush
 from itertools import accumulate, pairwise
 
 from dptune.measured import Missing
-from dptune.whatif.gpu.program import Edge, Program
+from dptune.whatif.gpu.graph import Edge
+from dptune.whatif.gpu.program import Program
 
 
 def ordered(program: Program) -> Program:
@@ -33,6 +34,11 @@ def ordered(program: Program) -> Program:
         gathers=[gather.moved(places) for gather in program.gathers],
         reductions=[reduction.moved(places) for reduction in program.reductions],
         transfers=[transfer.moved(places) for transfer in program.transfers],
+        beside={places[item]: share for item, share in program.beside.items()},
+        uploads={places[item]: size for item, size in program.uploads.items()},
+        spent_ns={
+            part: {places[item]: spent for item, spent in each.items()} for part, each in program.spent_ns.items()
+        },
         fixed=frozenset(places[item] for item in program.fixed),
     )
 

@@ -9,7 +9,8 @@ from typing import NamedTuple
 import numpy as np
 
 from dptune.measure.intervals import NOTHING, Intervals
-from dptune.whatif.gpu.program import COMPUTING, Kind, Program
+from dptune.whatif.gpu.graph import COMPUTING, Kind
+from dptune.whatif.gpu.program import Program
 
 
 class Transfer(NamedTuple):

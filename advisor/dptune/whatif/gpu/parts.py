@@ -7,7 +7,7 @@ optimizer's step, because DDP's reducer and FSDP wait for their collectives ther
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntFlag
 
@@ -18,9 +18,16 @@ from dptune.measure.host.enclosing import NOWHERE, Ranges
 from dptune.measure.inferred.hosts import HostEvents
 from dptune.measure.intervals import Intervals, Ints
 from dptune.measure.views import RankView
+from dptune.trace.columns import Columns
 from dptune.trace.kernels import OPTIMIZER_STEP_NAME, RANGE_CATEGORIES
 
 OUTSIDE = -1  # of any micro-batch
+_REDUCES = re.compile(
+    r"torch::distributed::reducer::(mul_out|copy_)$|torch\.distributed\.ddp\.reducer::copy_bucket|"
+    r"c10d::allreduce_$|record_param_comms$|nccl:all_?reduce"
+)
+_ACCUMULATES = re.compile(r"torch::autograd::AccumulateGrad$")
+_ADDS = re.compile(r"aten::add_?$")
 _COPIES_BACK = re.compile(r"torch\.distributed\.ddp\.reducer::copy_bucket_to_grad$")
 # FullyShardedDataParallel has no ranges of all-gathers: in its backward hooks it launches nothing else.
 _OF_FSDP1 = r"FullyShardedDataParallel\._(pre_backward_hook|pre_backward_prefetch|post_backward_prefetch)$"
@@ -36,6 +43,8 @@ class Part(IntFlag):
     REGATHER = 2  # of parameters for a backward pass
     EAGER_ATTENTION = 4
     UPLOAD = 8  # of pageable memory to the device
+    REDUCING = 16  # of gradients by DDP: into buckets, the collectives, and back
+    ADDING = 32  # a gradient to that of the micro-batch before
 
 
 def having(parts: Sequence[int], part: Part) -> set[int]:
@@ -56,6 +65,8 @@ class HostParts:
     gathers: Ranges
     backward: Ranges
     attention: Intervals
+    adding: Ranges
+    spent: Mapping[Part, Intervals]
 
     @classmethod
     def of(cls, view: RankView) -> HostParts:
@@ -64,10 +75,11 @@ class HostParts:
         gradients = host.gradients
         passes = host.pass_of(gradients)
         last = np.flatnonzero(np.diff(passes, append=passes[-1:] + 1)) if len(passes) else passes
-        copies, gathers, backward, updates = (
+        copies, gathers, backward, updates, reducing, accumulating, adding = (
             columns.rows(RANGE_CATEGORIES, pattern.match)
-            for pattern in (_COPIES_BACK, _GATHERS, _BACKWARD, OPTIMIZER_STEP_NAME)
+            for pattern in (_COPIES_BACK, _GATHERS, _BACKWARD, OPTIMIZER_STEP_NAME, _REDUCES, _ACCUMULATES, _ADDS)
         )
+        adding = _within(columns, adding, accumulating)
         return cls(
             starts_ns=np.array([step.start_ns for step in view.steps], dtype=np.int64),
             ends_ns=np.array([step.end_ns for step in view.steps], dtype=np.int64),
@@ -77,6 +89,13 @@ class HostParts:
             gathers=Ranges.of_rows(columns, gathers),
             backward=Ranges.of_rows(columns, backward),
             attention=attention_spans(view),
+            adding=Ranges.of_rows(columns, adding),
+            spent={
+                Part.BUCKET_COPY: _union(columns, copies),
+                Part.REGATHER: _union(columns, _within(columns, gathers, backward)),
+                Part.REDUCING: _union(columns, reducing),
+                Part.ADDING: _union(columns, adding),
+            },
         )
 
     def micro_batches(self, time_ns: Ints) -> Ints:
@@ -106,4 +125,15 @@ class HostParts:
         gathering = self.gathers.at(thread, time_ns) != NOWHERE
         found[gathering & (self.backward.at(thread, time_ns) != NOWHERE)] |= Part.REGATHER
         found[self.attention.hold(time_ns)] |= Part.EAGER_ATTENTION
+        found[self.adding.at(thread, time_ns) != NOWHERE] |= Part.ADDING
         return found
+
+
+def _within(columns: Columns, rows: Ints, others: Ints) -> Ints:
+    """Those of some ranges that start in one of others."""
+    inside = Ranges.of_rows(columns, others).at(columns.thread[rows], columns.ts_ns[rows]) != NOWHERE
+    return np.asarray(rows[inside], dtype=np.int64)
+
+
+def _union(columns: Columns, rows: Ints) -> Intervals:
+    return Intervals.union(columns.ts_ns[rows], columns.ends(rows))

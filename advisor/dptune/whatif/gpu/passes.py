@@ -9,9 +9,10 @@ from dptune.knobs import Value
 from dptune.measured import Missing
 from dptune.whatif.gpu.assumed import Assumed, Side
 from dptune.whatif.gpu.buckets import without_reductions
-from dptune.whatif.gpu.editing import requeued, times, with_edges, with_room, without
-from dptune.whatif.gpu.parts import OUTSIDE
-from dptune.whatif.gpu.program import COMPUTING, Edge, Kind, Program
+from dptune.whatif.gpu.editing import requeued, times, with_edges, with_room, without, without_part
+from dptune.whatif.gpu.graph import COMPUTING, Edge, Kind
+from dptune.whatif.gpu.parts import OUTSIDE, Part, having
+from dptune.whatif.gpu.program import Program
 
 NO_PASSES = "the trace does not show the backward passes of each step"
 _OF_PASSES = (*(COMPUTING - {Kind.UPDATE}), Kind.HOST, Kind.COPY, Kind.INPUT, Kind.WAIT)
@@ -28,9 +29,20 @@ def micro_batches(program: Program, value: Value) -> Program:
     if wanted > recorded:
         return replace(_longer(program, wanted / recorded, recorded), samples=samples)
     numbers = range(recorded - wanted)
-    fewer = without_reductions(program, numbers.__contains__)
+    fewer = without_reductions(_not_added(program, recorded - wanted), numbers.__contains__)
     gone = {place for place, number in enumerate(fewer.micro_batches) if number in numbers}
     return replace(without(requeued(fewer, gone), gone), samples=samples)
+
+
+def _not_added(program: Program, number: int) -> Program:
+    """The program in which a micro-batch sets the gradients that it adds to those before it, as the first one does."""
+    adding = having(program.parts, Part.ADDING)
+    numbers = program.micro_batches
+    if any(numbers[place] == 0 for place in adding):  # zeroed gradients, not None
+        return program
+    kept = {place: spent for place, spent in program.spent_ns.get(Part.ADDING, {}).items() if numbers[place] == number}
+    added = {place for place in adding if numbers[place] == number}
+    return without_part(replace(program, spent_ns={**program.spent_ns, Part.ADDING: kept}), added, Part.ADDING)
 
 
 def _recorded(program: Program) -> int:

@@ -12,9 +12,10 @@ from dptune.knobs import Value
 from dptune.measured import Missing
 from dptune.whatif.gpu.assumed import Assumed, Side
 from dptune.whatif.gpu.editing import lasting, times, with_edges
+from dptune.whatif.gpu.graph import COMPUTING, Edge, Kind
 from dptune.whatif.gpu.overlap import computing_shares
 from dptune.whatif.gpu.parts import OUTSIDE
-from dptune.whatif.gpu.program import COMPUTING, Edge, Kind, Program
+from dptune.whatif.gpu.program import Program
 
 SMALLEST_NS = 2_000.0  # a kernel that does nothing takes 1 to 3 us on an A100, H100 or H200
 # How much of its peak a matrix product on matrix units reaches / how much one in fp32 does. Assumed: of small models

@@ -12,15 +12,14 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
-from enum import IntEnum
 from functools import cached_property
 from math import inf
 from statistics import mean, median
 
-from msgspec import Struct
-
 from dptune.whatif.cpu.wire import Link
 from dptune.whatif.gpu.gathers import Gather
+from dptune.whatif.gpu.graph import COMPUTING, OF_HOST, Edge, Kind, Message, Stretch
+from dptune.whatif.gpu.parts import Part
 from dptune.whatif.gpu.reductions import Reduction
 from dptune.whatif.gpu.sharing import Transfer, durations
 from dptune.whatif.gpu.spans import held, joined
@@ -33,75 +32,6 @@ _ROUNDING, _NEAR, _REPLAYS = 1e-6, 0.01, 8
 
 SEVERAL = 3  # ranks of a collective from which on one item stands for all their begins: fewer edges
 _OF_EDGES = ("_by_kinds", "_unfixed", "settled", "_replayed", "_hosts_ns")  # what is computed of edges and steps alone
-
-
-class Kind(IntEnum):
-    """What the time of an edge is spent on."""
-
-    HOST = 0  # from one call of the host to the next
-    LAUNCH = 1  # from the call that launches an operation to its begin
-    ORDER = 2  # from the end of an operation to the begin of one that waits for it
-    SYNC = 3  # from the end of an operation to the return of a call that waits for it
-    COMPUTE = 4  # a kernel
-    COPY = 5
-    EXCHANGE = 6  # a collective, from the last rank's begin to its end
-    WAIT = 7  # a collective of which not all ranks were read, from its begin to its end
-    INPUT = 8  # the script waits for its data loader
-    PRODUCT = 9  # a kernel that may multiply matrices or convolve in fp32
-    QUEUE = 10  # from the begin of an operation to the return of a call that had no room in the queue before
-    UPDATE = 11  # a kernel of the optimizer's step
-    UPDATING = 12  # from one call of the host to the next, in the optimizer's step
-    FP32 = 13  # a kernel that multiplies matrices or convolves in fp32 without matrix units
-    ATTENTION = 14  # a kernel of fused attention in fp32
-    ARRIVAL = 15  # from a rank's begin of a collective to the item that is the last rank's: no time
-
-
-OF_HOST = frozenset({Kind.HOST, Kind.UPDATING, Kind.INPUT})
-COMPUTING = frozenset({Kind.COMPUTE, Kind.PRODUCT, Kind.UPDATE, Kind.FP32, Kind.ATTENTION})
-
-
-class Edge(Struct, frozen=True, gc=False):
-    """What is waited for: the place of an item, the time from then on, and the place of the message that is sent.
-
-    A run of 500 MB has a million; the garbage collector passes over them.
-    """
-
-    item: int
-    lag_ns: float
-    kind: Kind
-    message: int = -1
-
-    def lasting(self, lag_ns: float) -> Edge:
-        """The same with another time."""
-        return Edge(self.item, lag_ns, self.kind, self.message)
-
-
-@dataclass(frozen=True)
-class Message:
-    """One exchange: its kind, how many bytes it is of, and their type."""
-
-    kind: str
-    message_bytes: int
-    dtype: str | None
-
-
-@dataclass(frozen=True)
-class Stretch:
-    """One step of one rank: the places of the items that it begins and ends with.
-
-    `calls` are those of the calls that launched these two operations, where both were recorded.
-    """
-
-    rank: int
-    number: int
-    first: int
-    last: int
-    calls: tuple[int, int] | None = None
-
-    def moved(self, places: Sequence[int]) -> Stretch:
-        """The same where each item has another place."""
-        calls = None if self.calls is None else (places[self.calls[0]], places[self.calls[1]])
-        return Stretch(self.rank, self.number, places[self.first], places[self.last], calls)
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,7 +47,10 @@ class Program:
     launched it in `micro_batches`, and flags of `Part` in `parts`; the latter two are empty where neither is known.
     `transfers` are collectives that may share links with others of their ranks, each of which adds `slowed` of the time
     that one takes alone; none where each rank has its collectives on one stream. `host_level`: the host's work in the
-    mean step / in the steps where it is known, which some are.
+    mean step / in the steps where it is known, which some are. `spent_ns` is by part and place of an item of the host
+    how much of its own time before the item went into that part. `uploads` are the bytes of copies from pageable memory
+    to the device, by place of their end. `beside` is by place of a kernel's end the share of its recorded time in which
+    collectives of its rank transferred, and `beside_times` how many times as long a kernel takes then.
     `optimizer` is how it updates: "fused", "foreach", "loop", or empty if unknown. `peaks` are FLOP/s of the device by
     element type. `workers` is the number of processes that load batches, None if unknown.
     """
@@ -146,6 +79,10 @@ class Program:
     slowed: float = 1.0
     host_level: float = 1.0
     fixed: AbstractSet[int] = frozenset()
+    spent_ns: Mapping[Part, Mapping[int, float]] = field(default_factory=dict)
+    uploads: Mapping[int, int] = field(default_factory=dict)
+    beside: Mapping[int, float] = field(default_factory=dict)
+    beside_times: float = 1.0
 
     def run(self) -> Sequence[float]:
         """When each item comes to pass; replayed once."""

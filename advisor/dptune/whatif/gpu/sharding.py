@@ -10,11 +10,12 @@ from dptune.knobs import Value
 from dptune.measured import Missing
 from dptune.whatif.cpu.wire import Link
 from dptune.whatif.gpu.assumed import Side
-from dptune.whatif.gpu.editing import requeued, times, with_edges, without
+from dptune.whatif.gpu.editing import requeued, times, with_edges, without_part
 from dptune.whatif.gpu.gathers import Gather
+from dptune.whatif.gpu.graph import Edge, Kind
 from dptune.whatif.gpu.parts import Part, having
 from dptune.whatif.gpu.precision import half_precision
-from dptune.whatif.gpu.program import Edge, Kind, Program
+from dptune.whatif.gpu.program import Program
 
 NO_UNITS = "the trace has no ranges of fully_shard around all-gathers"
 _HALVED = ("float", "float32", "fp32")
@@ -27,7 +28,7 @@ def kept_whole(program: Program, value: Value) -> Program:
     if value is not False:
         raise Missing("a GPU trace does not show what gathering units for backward passes would take")
     gone = having(program.parts, Part.REGATHER)
-    return without(requeued(program, gone), gone)
+    return without_part(requeued(program, gone), gone, Part.REGATHER)
 
 
 def prefetched_forward(program: Program, value: Value) -> Program:
@@ -110,6 +111,7 @@ def _prefetched(program: Program, ahead: int, *, backward: bool) -> Program:
 def _issued_ahead(program: Program, gathers: Sequence[Gather], ahead: int) -> dict[int, list[Edge]]:
     """The edges of the begins of what gathers launch. Those already issued as early stay as they are."""
     found: dict[int, list[Edge]] = {}
+    over = {gather.used_end for gather in gathers} | {end for gather in gathers for _, end in gather.operations}
     for number in range(1, len(gathers)):
         gather, waited = gathers[number], gathers[max(0, number - ahead)]
         if not ahead or gather.call <= waited.used_call:
@@ -124,6 +126,8 @@ def _issued_ahead(program: Program, gathers: Sequence[Gather], ahead: int) -> di
                 edges.append(Edge(before.operations[place][1], 0.0, Kind.ORDER))
             if freed is not None:
                 edges.append(Edge(freed, 0.0, Kind.ORDER))
+            if ahead == 1:  # a host that runs ahead issues a gather behind the same copies out already
+                edges += [edge for edge in program.edges[begin] if edge.kind == Kind.ORDER and edge.item in over]
             found[begin] = [edge for edge in edges if edge.item < begin]
     return found
 

@@ -16,7 +16,8 @@ from dptune.knobs import Value
 from dptune.measured import Missing
 from dptune.whatif.cpu.topology import ALONE
 from dptune.whatif.gpu.editing import with_edges
-from dptune.whatif.gpu.program import COMPUTING, Edge, Kind, Program
+from dptune.whatif.gpu.graph import COMPUTING, Edge, Kind
+from dptune.whatif.gpu.program import Program
 
 _DEVICE = frozenset({*COMPUTING, Kind.COPY})
 _HOST = frozenset({Kind.HOST, Kind.UPDATING, Kind.INPUT})

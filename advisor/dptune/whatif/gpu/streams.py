@@ -6,7 +6,8 @@ of torch fill that in.
 
 - ProcessGroupNCCL makes its stream wait for the stream that issues a collective (`syncStream`): a collective waits for
   what was launched before it on a stream, if that holds for all collectives of its kind. An all-gather that FSDP issues
-  from a stream of its own begins while kernels launched before it run, so it gets no such edge.
+  from a stream of its own begins while kernels launched before it run, so it gets no such edge; but for the first of a
+  step, where the streams of gathers wait for the stream of the script (`_root_pre_forward`).
 - What uses a result waits for it: the next kernel of the compute stream that began after the collective; where it
   reduces gradients, the first of those after the backward pass, or that copies a bucket back (DDP's reducer waits for
   all buckets when autograd's queue is empty; FSDP waits in its final callback, and before it reduces the next unit,
@@ -27,16 +28,25 @@ from dptune.measure.device.phases import BACKWARD, host_phases
 from dptune.measure.host.enclosing import NOWHERE, Ranges
 from dptune.measure.host.launches import UNLAUNCHED
 from dptune.measure.intervals import Ints, Mask
+from dptune.measure.views import RankView
 from dptune.trace.kernels import OPTIMIZER_STEP_NAME, RANGE_CATEGORIES
 
 _HOLDS = 0.98  # of the collectives of a kind, for all of them to be taken to wait
 _COPIED_BACK = re.compile(r"torch\.distributed\.ddp\.reducer::copy_bucket_to_grad$")
-_REDUCES = "reduce_scatter"
+_REDUCES, _GATHERS = "reduce_scatter", "all_gather"
 _NEXT_UNIT = re.compile(r"FSDP::post_backward_reduce\b")
 
 
-def across_streams(walk: Walk) -> dict[int, list[int]]:
-    """By place of an operation in the walk the places of those of other streams that it has to wait for."""
+def starts_of(view: RankView) -> Ints:
+    """When the host's steps start."""
+    return np.array([step.start_ns for step in view.steps], dtype=np.int64)
+
+
+def across_streams(walk: Walk, starts_ns: Ints) -> dict[int, list[int]]:
+    """By place of an operation in the walk the places of those of other streams that it has to wait for.
+
+    `starts_ns` are the starts of the host's steps.
+    """
     found: dict[int, list[int]] = defaultdict(list)
     launched = walk.launch != UNLAUNCHED
     communicating = np.array([kind == "communication_ns" for kind in walk.kinds], dtype=np.bool_)
@@ -49,7 +59,7 @@ def across_streams(walk: Walk) -> dict[int, list[int]]:
     kinds = np.array([kernel_collective(name) or "" for name in _names(walk, collectives)])
     for stream in np.unique(streams[others]):
         on_stream = others[streams[others] == stream]
-        for waiting, awaited in _issued_after(walk, called, kinds, collectives, on_stream):
+        for waiting, awaited in _issued_after(walk, called, kinds, collectives, on_stream, starts_ns):
             found[waiting].append(awaited)
     compute_stream = _busiest(streams[others])
     for waiting, awaited in _used_after(walk, called, kinds, collectives, others[streams[others] == compute_stream]):
@@ -67,9 +77,12 @@ def _busiest(streams: Ints) -> int:
 
 
 def _issued_after(
-    walk: Walk, called: Ints, kinds: np.ndarray, collectives: Ints, on_stream: Ints
+    walk: Walk, called: Ints, kinds: np.ndarray, collectives: Ints, on_stream: Ints, starts_ns: Ints
 ) -> list[tuple[int, int]]:
-    """Each collective with the operation launched last before it on a stream, where those of its kind waited for it."""
+    """Each collective with the operation launched last before it on a stream, where those of its kind waited for it.
+
+    Or where the first gather of every step did, which is then the only one of its kind that waits.
+    """
     in_order = on_stream[np.argsort(called[on_stream], kind="stable")]
     at = np.searchsorted(called[in_order], called[collectives], side="left") - 1
     known = at >= 0
@@ -78,10 +91,24 @@ def _issued_after(
     pairs = []
     for kind in np.unique(kinds):
         of_kind = (kinds == kind) & known
+        if not of_kind.any():
+            continue
+        if waited[of_kind].mean() < _HOLDS and kind == _GATHERS:
+            of_kind = _firsts(of_kind, called[collectives], starts_ns)
         if of_kind.any() and waited[of_kind].mean() >= _HOLDS:
             chosen = of_kind & waited
             pairs += list(zip(collectives[chosen].tolist(), before[chosen].tolist(), strict=True))
     return pairs
+
+
+def _firsts(of_kind: Mask, called: Ints, starts_ns: Ints) -> Mask:
+    """Of some collectives the first that is called in each step."""
+    places = np.flatnonzero(of_kind)
+    places = places[np.argsort(called[places], kind="stable")]
+    steps, first = np.unique(np.searchsorted(starts_ns, called[places], side="right"), return_index=True)
+    found = np.zeros(len(of_kind), dtype=np.bool_)
+    found[places[first[steps > 0]]] = True
+    return found
 
 
 def _used_after(

@@ -1,0 +1,135 @@
+"""Kernels take longer while a collective of their rank transfers: how much as recorded, and with a change.
+
+How much is seen where a trace has the same work with and without a transfer beside it. The same work is a kernel
+between the same kernels: what layers repeat, not only what steps do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from statistics import median
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dptune.measure.intervals import NOTHING, Intervals, Ints
+from dptune.whatif.gpu.editing import with_new
+from dptune.whatif.gpu.graph import COMPUTING, Edge, Kind
+from dptune.whatif.gpu.program import Program
+
+Floats = NDArray[np.float64]
+_WITHOUT, _BESIDE = 0.02, 0.5  # of its time, in which a transfer runs: up to that none, from that on it shows
+_FEWEST = 20  # kernels seen beside a transfer whose work was seen without, too
+_LEAST_TIMES, _MOST_TIMES = 1.01, 2.0
+_REPLAYS = 2  # shorter kernels move others beside transfers
+_AROUND = 2  # kernels before and after one that tell its work
+
+
+def works(names: Ints) -> Ints:
+    """Numbers of the same work: of kernels in the order of their launches, by their names and those around them."""
+    padded = np.concatenate((np.full(_AROUND, -1), names, np.full(_AROUND, -1)))
+    around = np.stack([padded[by : by + len(names)] for by in range(2 * _AROUND + 1)], axis=1)
+    return np.unique(around, axis=0, return_inverse=True)[1].reshape(-1).astype(np.int64)
+
+
+def with_contention(program: Program, work: Mapping[int, int]) -> Program:
+    """The program with the share of each kernel beside transfers, and how many times as long it takes beside them.
+
+    `work` is by place of the end of a kernel which work it does, numbered by rank and `works`.
+    """
+    kernels = _Kernels(program)
+    shares = kernels.shares(program, program.recorded_ns)
+    took: dict[int, tuple[list[float], list[tuple[float, float]]]] = {}
+    for place, ns, share in zip(kernels.ends.tolist(), kernels.lag_ns.tolist(), shares.tolist(), strict=True):
+        if place in work and ns > 0:
+            without, beside = took.setdefault(work[place], ([], []))
+            if share <= _WITHOUT:
+                without.append(ns)
+            elif share >= _BESIDE:
+                beside.append((ns, share))
+    times = [
+        (1 + (ns / alone_ns - 1) / share, ns)
+        for without, beside in took.values()
+        if without and (alone_ns := median(without))
+        for ns, share in beside
+    ]
+    if len(times) < _FEWEST:
+        return program
+    slowed = min(_MOST_TIMES, _weighted_median(times))
+    if slowed < _LEAST_TIMES:
+        return program
+    beside_by_place = {
+        place: share for place, share in zip(kernels.ends.tolist(), shares.tolist(), strict=True) if share
+    }
+    return replace(program, beside=beside_by_place, beside_times=slowed)
+
+
+def contended(program: Program) -> Program:
+    """The program after a change, whose kernels are as much slower as the transfers now beside them make them."""
+    times = program.beside_times
+    if times == 1.0 or not program.messages:
+        return program
+    kernels = _Kernels(program)
+    recorded = np.array([program.beside.get(place, 0.0) for place in kernels.ends.tolist()])
+    found = program
+    for _ in range(_REPLAYS):
+        now = kernels.shares(found, found.run())
+        factors = (1 + (times - 1) * now) / (1 + (times - 1) * recorded)
+        differ = np.flatnonzero(np.abs(factors - 1) > (times - 1) * _WITHOUT)
+        new: dict[int, Sequence[Edge]] = {}
+        for number in differ.tolist():
+            place, factor = int(kernels.ends[number]), float(factors[number])
+            new[place] = [
+                edge.lasting(edge.lag_ns * factor) if edge.kind in COMPUTING else edge for edge in program.edges[place]
+            ]
+        found = with_new(program, new)
+    return found
+
+
+class _Kernels:
+    """The ends of kernels, what they wait for, and how long they take; numbered in order of their places."""
+
+    def __init__(self, program: Program) -> None:
+        found = [
+            (place, edge.item, edge.lag_ns)
+            for place in program.places(COMPUTING)
+            for edge in program.edges[place]
+            if edge.kind in COMPUTING and edge.item < place
+        ]
+        columns = np.array(found, dtype=np.float64).reshape(-1, 3)
+        self.ends, self.begins = columns[:, 0].astype(np.int64), columns[:, 1].astype(np.int64)
+        self.lag_ns: Floats = columns[:, 2]
+
+    def shares(self, program: Program, times: Sequence[float]) -> Floats:
+        """The part of each in which a collective of its rank transfers."""
+        moments = np.rint(np.asarray(times, dtype=np.float64)).astype(np.int64)
+        beside = _transferring(program, moments)
+        begin, end = moments[self.begins], moments[self.ends]
+        ranks = np.asarray(program.ranks, dtype=np.int64)[self.ends]
+        shares: Floats = np.zeros(len(begin))
+        for rank in np.unique(ranks).tolist():
+            (mine,) = np.nonzero((ranks == rank) & (end > begin))
+            lengths = beside.get(rank, NOTHING).lengths(begin[mine], end[mine])
+            shares[mine] = lengths / (end[mine] - begin[mine])
+        return shares
+
+
+def _transferring(program: Program, moments: Ints) -> dict[int, Intervals]:
+    """By rank when collectives transfer: from the last rank's begin to the end."""
+    spans: dict[int, list[tuple[int, int]]] = {}
+    for place in program.places((Kind.EXCHANGE,)):
+        begun = [int(moments[edge.item]) for edge in program.edges[place] if edge.kind == Kind.EXCHANGE]
+        if begun:
+            spans.setdefault(program.ranks[place], []).append((max(begun), int(moments[place])))
+    found = {}
+    for rank, each in spans.items():
+        start, end = np.array(each, dtype=np.int64).T
+        found[rank] = Intervals.union(start, end)
+    return found
+
+
+def _weighted_median(pairs: Sequence[tuple[float, float]]) -> float:
+    """Of values with weights."""
+    values, weights = np.array(sorted(pairs), dtype=np.float64).T
+    return float(values[np.searchsorted(np.cumsum(weights), weights.sum() / 2)])

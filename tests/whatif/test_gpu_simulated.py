@@ -1,0 +1,71 @@
+"""What changes do to simulated steps, each for one reason: predicted within what the model does not know.
+
+The pairs of `make bench-simulated` showed these reasons. A small model is simulated in seconds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.simulator import machine, pairs, settings
+from tests.simulator.changes import CHANGES, Run
+
+from dptune.knobs import Value
+from dptune.measure import measure
+from dptune.trace import load
+from dptune.whatif.run_model import RunModel
+
+SMALL = {"layers": 6, "width": 512, "heads": 8, "tokens": 256, "batch": 4, "losses_read": 0, "loader": None}
+DDP = {**SMALL, "strategy": "ddp", "precision": "fp32", "optimizer": "foreach", "hook": "none"}
+FSDP = {**SMALL, "strategy": "fsdp", "precision": "fp32", "optimizer": "fused", "unit_layers": 1, "reshard": True}
+
+
+def run_of(seed: int, chosen: dict[str, object], host: float, gb_per_s: float) -> Run:
+    """Two ranks without noise, a host so many times as slow, and a link."""
+    found = machine.drawn(seed, 2).without_noise()
+    quick = replace(found.link, gb_per_s=gb_per_s)
+    wanted = replace(settings.drawn(seed, 2), **chosen)  # type: ignore[arg-type]
+    return replace(found, host=found.host.times(host), link=quick), wanted
+
+
+def told_and_true(run: Run, change: str, value: str, folder: Path) -> tuple[float, float, RunModel]:
+    """The predicted step and the simulated one, as shares of the unchanged one."""
+    before = pairs.simulated(run, traced=True)
+    pairs.write_traces(run, before, folder)
+    after = pairs.simulated(CHANGES[change].apply(run, value), traced=True)
+    recorded = load([folder])
+    model = RunModel.of(recorded, measure(recorded))
+    setting: dict[str, Value] = {change: {"true": True, "false": False}.get(value) if value.isalpha() else float(value)}
+    predicted = model.predict(setting)
+    return predicted.step_ns / model.step_ns, pairs.mean_step_ns(after) / pairs.mean_step_ns(before), model
+
+
+@pytest.mark.parametrize(
+    ("change", "value", "chosen", "host", "gb_per_s", "apart"),
+    [
+        pytest.param(
+            "ddp.no_sync", "true", {**DDP, "micro_batches": 2}, 3.0, 200.0, 0.02, id="host time of nodes stays"
+        ),
+        pytest.param(
+            "accumulation.micro_batches", "1", {**DDP, "micro_batches": 2}, 0.3, 200.0, 0.02, id="gradients not added"
+        ),
+        pytest.param("ddp.bucket_cap_mb", "50", DDP, 0.3, 20.0, 0.02, id="copied out bucket after bucket"),
+        pytest.param("fsdp.prefetch", "true", FSDP, 0.2, 5.0, 0.005, id="gathered ahead already"),
+        pytest.param("syncs.removed", "true", {**FSDP, "losses_read": 1}, 0.2, 5.0, 0.02, id="first gathers wait"),
+    ],
+)
+def test_one_reason(
+    change: str, value: str, chosen: dict[str, object], host: float, gb_per_s: float, apart: float, tmp_path: Path
+) -> None:
+    told, true, _ = told_and_true(run_of(3, chosen, host, gb_per_s), change, value, tmp_path)
+    assert told == pytest.approx(true, abs=apart)
+
+
+def test_kernels_beside_a_transfer_are_as_much_slower_as_simulated(tmp_path: Path) -> None:
+    run = run_of(3, {**DDP, "batch": 16}, 0.2, 5.0)
+    slower = replace(run[0], device=replace(run[0].device, compute_beside_transfer=1.24)), run[1]
+    told, true, model = told_and_true(slower, "link.gb_per_s", "20", tmp_path)
+    assert model.model.beside_times == pytest.approx(1.24, abs=0.03)  # type: ignore[union-attr]
+    assert told == pytest.approx(true, abs=0.01)
