@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Container, Iterator, Sequence
 from math import isclose
 from typing import NamedTuple
@@ -111,6 +112,15 @@ def _around(values: Sequence[float], now: float) -> tuple[Value | str, ...]:
 
 _DEFAULT_MB = 24.0  # torch's own: 25 but for the first bucket, which is of 1, so a little less than 25 for all
 _SAME = 0.02
+_NAMES = {  # of settings that only a recommendation needs
+    "optimizer.fused": "fused optimizer",
+    "precision.autocast": "autocast",
+    "precision.float32_matmul": "float32 products",
+    "fsdp.forward_prefetch": "gathered ahead, forward",
+    "fsdp.backward_prefetch": "gathered ahead, backward",
+    "wrapper": "wrapper",
+    "straggler.balanced": "even work over ranks",
+}
 _OF_ALL_GPUS = (
     Dial("host.times", "host time factor", (0.0, 0.5, UNCHANGED, 2.0)),
     Dial("compute.times", "kernel time factor", (0.25, 0.5, UNCHANGED, 2.0)),
@@ -155,7 +165,8 @@ def name_of(advice: Advice) -> str:
 
 def _dial_of(knob: str, now: Value) -> Dial:
     """A setting that only a recommendation needs."""
-    return Dial(knob, knob.rpartition(".")[2].replace("_", " "), (UNCHANGED,), "" if now is None else written(now))
+    what = _NAMES.get(knob, re.sub(r"[._]", " ", knob))
+    return Dial(knob, what, (UNCHANGED,), "" if now is None else written(now))
 
 
 def _with(dial: Dial, value: Value) -> Dial:
