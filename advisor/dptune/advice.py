@@ -125,6 +125,9 @@ class Saving(Model):
     )
     basis: Basis
     how: str = Field(description="one sentence: how the figures were obtained")
+    settings: dict[str, Value] = Field(
+        default_factory=dict, description="what was replayed, as for `dptune whatif --set`; empty where nothing was"
+    )
 
     @computed_field(  # type: ignore[prop-decorator]
         description="a bound above half of the step, and no replay: the saving may be large, is not known, and does "

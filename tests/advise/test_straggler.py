@@ -348,7 +348,15 @@ def test_of_many_ranks_next_is_to_look_at_a_late_one_whose_finding_is_doubtful(m
     missing = {name: why for name, why in late.missing.items() if name != "outliers"}
     many = late.model_copy(update={"outliers": found, "missing": missing})
     doubtful = make_advice(title="Rank 1 arrives 4 ms late", impact="low", confidence="low", changes=[])
-    told = said(many, [doubtful])
-    assert (told.label, told.rule) == ("Straggler-bound", "")
-    assert told.next.startswith("Find out why rank 1 on node7 is late: idle time of unknown cause.")
+    other = make_advice("XX102", impact="low", confidence="low")
+    look = "XX101 (low confidence): Find out why rank 1 on node7 is late: idle time of unknown cause."
+    for advice in ([doubtful], [doubtful, other]):
+        told = said(many, advice)
+        assert (told.label, told.rule) == ("Straggler-bound", "XX101")  # whose commands the first screen shows
+        assert told.next.startswith(look)
+    assert f"{look} XX102 (low confidence): Use" in told.next
     assert "rank 1" not in said(late, [doubtful]).next
+    elsewhere = many.model_copy(
+        update={"outliers": found.model_copy(update={"late": [place.model_copy(update={"ranks": [0]})]})}
+    )
+    assert said(elsewhere, [doubtful, other]).rule == "XX102"

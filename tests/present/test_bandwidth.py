@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dptune.measured import LinkFigures, LinkSize
-from dptune.present.sections.bandwidth import fitted, plot, points
+from dptune.present.sections.bandwidth import fitted, plot, points, series
 
 
 def link(**figures: float) -> LinkFigures:
@@ -64,3 +64,19 @@ def test_nothing_is_drawn_of_no_sizes() -> None:
     empty = link().model_copy(update={"sizes": []})
     assert not list(plot([empty], 80))
     assert not list(plot([], 80))
+
+
+def test_links_of_many_groups_of_one_size_are_one_letter() -> None:
+    """As of a thousand ranks with tensor parallelism inside each host."""
+    many = [link().model_copy(update={"ranks": [2 * at, 2 * at + 1]}) for at in range(250)]
+    four = link().model_copy(update={"ranks": [0, 1, 2, 3]})
+    assert {of: len(alike) for of, alike in series([*many, four]).items()} == {
+        "all_reduce, 2 ranks, sweep, 250 groups": 250,
+        "all_reduce, 4 ranks, sweep": 1,
+    }
+    drawn = ["".join(span.text for span in line) for line in plot([*many, four], 80)]
+    assert [row.strip() for row in drawn[14:16]] == [
+        "a all_reduce, 2 ranks, sweep, 250 groups",
+        "b all_reduce, 4 ranks, sweep",
+    ]
+    assert "".join(drawn[:12]).count("b") == len(points(four))

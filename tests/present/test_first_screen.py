@@ -208,6 +208,15 @@ def test_a_straggler_that_the_report_does_not_name_is_not_marked() -> None:
     assert not any(bar.marked for bar in first_screen(quiet).bars)
 
 
+def test_what_a_bar_shows_is_in_the_legend() -> None:
+    """Of many ranks, one waits for input for a fifth of its steps: a fifth of a percent of the mean."""
+    screen = first_screen(of_ranks([(0.2, 0)] * 99 + [(0, 0.2)], late=99))
+    shares = {part.name: share for part, share in screen.mean_shares()}
+    assert shares["input"] == pytest.approx(0.002)
+    assert "~ input <1 %" in text.first_screen(of_ranks([(0.2, 0)] * 99 + [(0, 0.2)], late=99))
+    assert "copies" not in shares
+
+
 @pytest.mark.long
 def test_a_thousand_ranks_take_few_bars() -> None:
     report = of_ranks([(number % 50 / 100, 0) for number in range(1000)], late=7)

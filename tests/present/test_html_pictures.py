@@ -31,6 +31,7 @@ from dptune.present.html.ranks import lateness, ranks
 from dptune.present.html.steps import history
 from dptune.present.html.tables import rank_table, sorted_by, table
 from dptune.present.html.timeline import timeline
+from dptune.present.sections.overlap import named_rows
 from dptune.present.table import Column
 from dptune.testing import account, arrival, figures, measured_run
 
@@ -240,6 +241,28 @@ def test_communication_is_split_by_what_hides_it(report: Report) -> None:
     assert f"all_reduce (gradients) in backward: {100 * share:.1f} %" in written
     assert "all_reduce: waiting" in written
     assert list(hidden_and_exposed(of(report, measured_run()))) == []
+
+
+def test_the_same_collective_of_many_groups_is_one_row() -> None:
+    """As of data-parallel groups of a thousand ranks: the account's communication is the sum of all rows."""
+    shares = {"kind": "all_reduce", "calls": 1, "most_share": 0.1, "hidden_ns": 1, "exposed_ns": 4}
+    groups = [
+        CommunicationFigures.only("not known", **shares, group=f"dp{at}", communication_ns=5, exposed_transfer_ns=3)
+        for at in range(4)
+    ]
+    other = groups[0].model_copy(update={"kind": "all_gather", "communication_ns": 7})
+    (first, row), (second, _) = named_rows([other, *groups], [])
+    assert (first, second) == ("all_reduce", "all_gather")
+    assert (row.communication_ns, row.hidden_ns, row.exposed_ns) == (20, 4, 16)
+    assert (row.exposed_transfer_ns, row.calls) == (12, 4)
+
+
+def test_links_of_many_groups_of_one_size_have_one_color(report: Report) -> None:
+    many = [link("trace", 25.0).model_copy(update={"ranks": [2 * at, 2 * at + 1]}) for at in range(40)]
+    written = body(links(of(report, measured_run(links=many))))
+    assert written.count("2 ranks, trace, 40 groups: 15.0 GB/s") == 1
+    assert len({path.get("stroke") for path in elements(written, "path") if path.get("class") == "dot"}) == 1
+    assert len(elements(written, "polyline")) <= 13  # no more fits than can be told from each other, and the peak
 
 
 def test_the_bandwidth_of_links_is_drawn_with_the_peak_and_what_was_fitted(report: Report) -> None:

@@ -11,6 +11,8 @@ from dptune.commands.export import late_ranks
 from dptune.commands.shared.reading import run_and_report
 from dptune.present import text
 from dptune.present.anonymous import anonymous
+from dptune.present.first_screen import first_screen
+from dptune.present.html.first import first
 from dptune.present.html.outliers import outliers
 
 from ..measure.many_ranks import PER_HOST, Planted, run  # noqa: TID252 - tests are no installed package
@@ -59,7 +61,12 @@ def test_a_saving_that_a_recommendation_has_is_not_given_a_second_time(report: R
 def test_the_first_screen_names_them_where_no_single_rank_is_the_verdict(report: Report) -> None:
     assert report.headline.label == "Communication-bound"
     screen = " ".join(text.first_screen(report).split())
-    assert re.search(r"Late: rank 14 on gpu-3.example, host gpu-1.example \(ranks 4-7\): without their delays", screen)
+    words = "Rank 14 on gpu-3.example and host gpu-1.example (ranks 4-7) are late: without their delays"
+    assert words in screen
+    shown = re.sub(r"<[^>]+>", "", "".join(first(first_screen(report), [])))
+    assert words in shown
+    assert "--section" not in shown  # the page has a link
+    assert '(<a href="#outliers">Outliers</a>)' in "".join(first(first_screen(report), []))
 
 
 def test_the_map_has_a_cell_per_rank_and_position(report: Report) -> None:

@@ -159,7 +159,7 @@ async def test_a_change_is_offered_where_it_can_be_applied(report: Report) -> No
 async def test_help_begins_with_the_keys_of_the_open_tab(report: Report) -> None:
     async with ReportApp(report).run_test(size=LARGE) as pilot:
         seen = flat(await see(pilot, "Keys (Escape closes)", "3", "question_mark"))
-        assert seen.index("Sort by the next column") < seen.index("Everywhere") < seen.index("Open the recommendations")
+        assert seen.index("sort by the next column") < seen.index("Everywhere") < seen.index("open the recommendations")
 
 
 async def test_code_can_be_copied(report: Report) -> None:
@@ -180,7 +180,7 @@ async def test_help_is_made_from_the_bindings(report: Report) -> None:
         seen = await see(pilot, "Keys (Escape closes)", "question_mark")
         rows = [row.split("│")[1] for row in seen.splitlines() if row.count("│") == 2]
         for binding in ReportApp.BINDINGS:
-            assert f"{binding.description}. {binding.tooltip}" in flat("\n".join(rows))
+            assert f"{binding.description}: {binding.tooltip[0].lower()}{binding.tooltip[1:]}" in flat("\n".join(rows))
         await see(pilot, VERDICT, "escape")
         assert "Keys (Escape closes)" not in screen(pilot)
 
@@ -242,7 +242,7 @@ async def test_it_works_without_colour(report: Report, monkeypatch: pytest.Monke
         await see(pilot, "█ compute 60 %")
         await see(pilot, "DP102 no-sync", "2")
         await see(pilot, "cuda:1", "3")
-        await see(pilot, "All keys", "question_mark")
+        await see(pilot, "all keys", "question_mark")
 
 
 @pytest.mark.parametrize("theme", ["textual-dark", "textual-light"])
@@ -287,7 +287,7 @@ async def test_code_that_is_folded_keeps_its_indentation(report: Report) -> None
 
 async def test_help_names_every_key_that_quits(report: Report) -> None:
     async with ReportApp(report).run_test(size=SMALL) as pilot:
-        await see(pilot, "q, ctrl+c Quit. Leave", "question_mark")
+        await see(pilot, "q, ctrl+c Quit: leave", "question_mark")
 
 
 async def test_a_remark_does_not_stay_over_the_page(report: Report) -> None:

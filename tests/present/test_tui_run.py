@@ -11,14 +11,16 @@ from threading import Event
 import numpy as np
 import pytest
 from textual.pilot import Pilot
-from textual.widgets import Static
+from textual.widgets import DataTable, Static
 
 from dptune.advice import Evidence, Report
 from dptune.commands.shared.reading import run_and_report
 from dptune.measure.lanes import Lane, Piece, RankLanes
 from dptune.measure.rank_time import SHOWN, RunTime
+from dptune.present.step_classes import PARTS
 from dptune.present.tui.app import ReportApp
-from dptune.present.tui.dials import UNCHANGED, Dial, _around, _with, advised, dials
+from dptune.present.tui.cards import Cards
+from dptune.present.tui.dials import UNCHANGED, Dial, _around, _with, advised, dials, wanted_of
 from dptune.present.tui.rows import PARTLY, Row, lane_cells, seen_rows, time_cells
 from dptune.present.tui.scene import folded, usual_rank
 from dptune.present.tui.timeline import Timeline
@@ -30,6 +32,7 @@ from .. import reading  # noqa: TID252 - tests are no installed package
 from .test_tui import LARGE, SMALL, VERDICT, flat, screen, see
 
 SAMPLES = Path(__file__).parents[2] / "sample_traces"
+RECORDED = Path(__file__).parents[1] / "rules" / "recorded" / "runs"
 
 
 @pytest.fixture(scope="module")
@@ -236,7 +239,7 @@ async def test_help_has_the_keys_of_every_tab(recorded: tuple[Run, Report]) -> N
             await pilot.pause(0.05)
             seen += flat(screen(pilot))
             await pilot.press("pagedown")
-        for words in ("Zoom in at the cursor", "The next rank, at the same step", "Reset all settings"):
+        for words in ("Zoom: zoom in at the cursor", "Rank: the next rank, at the same step", "Reset: reset all"):
             assert words in seen
 
 
@@ -288,6 +291,64 @@ def test_the_first_recommendation_that_settings_can_express_is_set(recorded: tup
     assert _with(sizes, 2).values == (1.0, 2, 5.0, UNCHANGED, 50.0)
     assert _with(sizes, 80).values == (1.0, 5.0, UNCHANGED, 50.0, 80)
     assert _with(Dial("wrapper", "wrapper", (UNCHANGED, "ddp")), "fsdp").values == (UNCHANGED, "fsdp", "ddp")
+
+
+async def test_a_recommendation_opens_what_if_with_its_settings() -> None:
+    """Replayed ones by what was replayed, others by what they change; some need a setting that is not listed else."""
+    run, report = reading.sample("gpu/ranks-nccl-fsdp")
+    wanted = {advice.rule: wanted_of(advice) for advice in report.advice}
+    assert wanted["DP206"] == {"fsdp.forward_prefetch": 2, "fsdp.backward_prefetch": 2}
+    assert not wanted["DP206"].keys() <= {dial.knob for dial in dials(run, report.measured)}
+    async with ReportApp(report, run).run_test(size=SMALL) as pilot:
+        await see(pilot, "Recommendations as ranked", "2")
+        cards, pane = pilot.app.query_one(Cards), pilot.app.query_one(WhatIfPane)
+        for place, advice in enumerate(cards._ranked):
+            cards.query_one(DataTable).move_cursor(row=place)
+            await pilot.pause()
+            assert cards.check_action("predict", ()) == pane.can_predict(advice)
+            if pane.can_predict(advice):
+                await pilot.press("p")
+                seen = flat(await see(pilot, f"Advised by {advice.rule} {advice.slug}"))
+                assert pane.changes == wanted[advice.rule]
+                assert all(knob in seen for knob in wanted[advice.rule])
+                await see(pilot, "Recommendations as ranked", "2")
+        assert sum(map(pane.can_predict, cards._ranked)) >= 2
+
+
+async def test_a_predicted_straggler_is_removed_first(real_traces: Path) -> None:
+    """Its finding changes no setting; what was replayed for it is set."""
+    run, report = reading.run_and_report_of(real_traces / "nanogpt_8xh100")
+    late = next(advice for advice in report.advice if advice.rule == "DP701")
+    assert (late.changes, wanted_of(late)) == ([], {"straggler.removed": True})
+    async with ReportApp(report, run).run_test(size=SMALL) as pilot:
+        seen = flat(await see(pilot, "Interval", "7"))
+        assert "Advised by DP701 late-rank" in seen
+        assert late.saves is not None
+        shares = re.findall(r"Interval .*? ms, ([\d.]+) to ([\d.]+) % less per sample", seen)
+        expected = (100 * late.saves.low_share, 100 * late.saves.high_share)
+        assert tuple(map(float, shares[0])) == pytest.approx(expected, abs=0.06)
+
+
+async def test_settings_that_there_is_no_room_for_are_counted() -> None:
+    run, report = reading.sample("gpu/ranks-nccl-fsdp")
+    async with ReportApp(report, run).run_test(size=SMALL) as pilot:
+        await see(pilot, "Predicted step", "7")
+        pane = pilot.app.query_one(WhatIfPane)
+        count = len(pane._dials)
+        seen = screen(pilot)
+        assert f"of {count}" in flat(seen)
+        await pilot.press("0", *["down"] * (count - 1))
+        assert f"> {pane._dials[-1].what}" in flat(screen(pilot))
+
+
+def test_settings_of_units_of_unknown_size_are_none_of_ddp() -> None:
+    """Recorded before their sizes were."""
+    run, report = reading.run_and_report_of(RECORDED / "small-shard-units")
+    assert all(fsdp.names == [] for facts in run.facts.values() for fsdp in facts.fsdp)
+    names = [dial.knob for dial in dials(run, report.measured)]
+    assert "fsdp.reshard_after_forward" in names
+    assert "fsdp.units" not in names
+    assert not any(name.startswith("ddp.") for name in names)
 
 
 async def test_what_is_asked_while_it_replays_is_next(recorded: tuple[Run, Report]) -> None:
@@ -478,6 +539,31 @@ async def test_of_a_straggler_the_first_setting_removes_it(real_traces: Path) ->
     run, report = reading.run_and_report_of(real_traces / "torchrec_straggler_4xv100")
     async with ReportApp(report, run).run_test(size=SMALL) as pilot:
         await see(pilot, "> remove straggler unchanged > straggler.removed", "7")
+
+
+async def test_the_legend_names_what_is_drawn(recorded: tuple[Run, Report]) -> None:
+    run, report = recorded
+    async with ReportApp(report, run).run_test(size=SMALL) as pilot:
+        await see(pilot, "2 ranks, around step", "6")
+        *rows, legend = [row for row in picture(pilot).splitlines()[2:] if row.strip()]
+        drawn = {sign for row in rows for sign in row[16:]}
+        signs = {part.block: part.name for part in PARTS}
+        assert {name for sign, name in signs.items() if sign in drawn} == {
+            name for name in signs.values() if f" {name}" in legend
+        }
+        assert "  ▓ exposed comm  " in legend  # two blanks between: the sign of idle time reads as a separator
+
+
+async def test_the_cursor_hides_no_digit_of_a_time(recorded: tuple[Run, Report]) -> None:
+    run, report = recorded
+    async with ReportApp(report, run).run_test(size=SMALL) as pilot:
+        await see(pilot, "2 ranks, around step", "6")
+        seen = set()
+        for _ in range(14):  # more than from one time to the next
+            axis = picture(pilot).splitlines()[1].removeprefix(" ms").strip()
+            seen |= {re.sub(r"[╷▼]", "", word) for word in re.split(r"\s+|(?=[╷])", axis)} - {""}
+            await pilot.press("right")
+        assert seen == {"0", "50", "100"}
 
 
 async def test_the_legend_fits_a_narrow_screen(real_traces: Path) -> None:

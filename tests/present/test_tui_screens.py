@@ -26,7 +26,7 @@ TABS = {
     "3": "late ms by step",
     "4": "Collectives (traced times)",
     "5": "Selected gap",
-    "6": "█ compute ▓ exposed comm ▒ waiting ≡ copies ~ input · idle",
+    "6": "█ compute ▓ exposed comm ▒ waiting",
     "7": "dptune whatif",
 }
 

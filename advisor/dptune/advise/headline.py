@@ -202,11 +202,23 @@ def _limited(case: _Case, why: str, recorded: bool, locating: Collection[str]) -
         measured, limit, whole, recorded, case.trust.findings, names_rank=not case.doubtful
     )
     waits = limit is not None and limit.class_ns == LATE.class_ns
+    rule = case.rule
     if waits and (case.late is None or case.doubtful) and (case.first is None or case.first.confidence == "low"):
-        action = " ".join(filter(None, (look_at(measured), case.action))) or action
+        place = look_at(measured)
+        if place and (leads := _on_latest(case)) is not None:
+            place, rule = f"{leads.rule} (low confidence): {place}", leads.rule
+        action = " ".join(filter(None, (place, case.action))) or action
     action += see_also(case.advice, limit) or lacking(case.advice, limit, coverage.unanswered, case.skipped)
     asked = coverage.answered or coverage.unanswered
-    return Headline(label=label, verdict=verdict, why=why, next=action if asked else _SELECT, rule=case.rule)
+    return Headline(label=label, verdict=verdict, why=why, next=action if asked else _SELECT, rule=rule)
+
+
+def _on_latest(case: _Case) -> Advice | None:
+    """The doubtful finding on the straggler, where that is among the ranks of the latest place."""
+    outliers, worst = case.measured.known("outliers"), case.measured.known("straggler")
+    if outliers is None or not outliers.late or worst is None or worst.rank not in outliers.late[0].ranks:
+        return None
+    return next(iter(case.doubtful), None)
 
 
 def _are_slow_steps(measured: Measured, advice: Sequence[Advice], found: Mapping[Limit, float]) -> bool:

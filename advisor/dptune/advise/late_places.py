@@ -15,15 +15,17 @@ def late_places(measured: Measured) -> str:
     outliers = measured.known("outliers")
     if outliers is None or not outliers.late:
         return ""
-    named = ", ".join(map(_named, outliers.late[:_AT_MOST]))
-    more = f" and {len(outliers.late) - _AT_MOST} more" if len(outliers.late) > _AT_MOST else ""
+    more = [f"{len(outliers.late) - _AT_MOST} more"] if len(outliers.late) > _AT_MOST else []
+    *others, last = [*map(_named, outliers.late[:_AT_MOST]), *more]
+    named = f"{', '.join(others)} and {last}" if others else last
     one = len(outliers.late) == 1 and len(outliers.late[0].ranks) == 1
     gain = (
         f": without {'its' if one else 'their'} delays, steps take {percent(outliers.gains[-1].share)} less time"
         if outliers.gains
         else ""
     )
-    return f"Late: {named}{more}{gain} (--section outliers)."
+    are = "are" if others else "is"
+    return f"{named[:1].upper()}{named[1:]} {are} late{gain} (--section outliers)."
 
 
 def look_at(measured: Measured) -> str:

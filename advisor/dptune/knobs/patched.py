@@ -15,7 +15,7 @@ WRAPPER = Knob(
     "",
     DDP,
     "same",
-    "DDP, or FSDP with `fsdp.units` units",
+    "how ranks share the model: ddp replicates it, fsdp shards it (with `fsdp.units` units)",
     "model = DistributedDataParallel(model)  # in place of all calls of fully_shard",
     WRAPPERS,
 )

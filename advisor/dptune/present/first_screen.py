@@ -28,7 +28,8 @@ MOST_FIXES = 3
 MOST_BARS = 4
 _BESIDE = 15  # characters, of a sentence that is no more than a command: `How: ...`
 _ALIKE = 0.03  # of a step, by which no class of two ranks differs that share a bar
-_LEAST_SHARE = 0.005  # of a step: a class of less is not in the legend
+_LEAST_SHARE = 0.005  # of a step: a class of less is not in the legend, unless a bar shows it
+_SEEN_SHARE = 1 / 60  # of a bar of usual width: a cell
 _TRADE = re.compile(r"\((R|TM)\)| Processor| CPU(?= @|$)| @ [0-9.]+ ?GHz")  # of a device's name, says nothing
 
 
@@ -89,13 +90,17 @@ class FirstScreen:
     path: str
 
     def mean_shares(self) -> list[tuple[Part, float]]:
-        """Each part that takes a visible share of the step, the mean over ranks."""
+        """Each part that takes a visible share of a bar, with its mean over ranks."""
         count = sum(len(bar.ranks) for bar in self.bars)
         means = [
             sum(bar.shares[i] * len(bar.ranks) for bar in self.bars) / count if count else 0.0
             for i in range(len(PARTS))
         ]
-        return [(part, share) for part, share in zip(PARTS, means, strict=True) if share >= _LEAST_SHARE]
+        return [
+            (part, share)
+            for i, (part, share) in enumerate(zip(PARTS, means, strict=True))
+            if share >= _LEAST_SHARE or any(bar.shares[i] >= _SEEN_SHARE for bar in self.bars)
+        ]
 
 
 def first_screen(report: Report, *, patches: bool = True) -> FirstScreen:

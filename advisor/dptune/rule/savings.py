@@ -151,7 +151,7 @@ class RunView(RanksView):
     def narrowed(self, saves: Saving, low_share: float, likely_share: float, high_share: float, why: str) -> Saving:
         """A prediction with other shares of the step; `why` is appended to its explanation."""
         narrow = self._saving(low_share, high_share, saves.basis, f"{saves.how}, {why}", likely_share)
-        return narrow.model_copy(update={"samples_times": saves.samples_times})
+        return narrow.model_copy(update={"samples_times": saves.samples_times, "settings": saves.settings})
 
     def _saving(
         self,
@@ -189,7 +189,7 @@ class RunView(RanksView):
         script can set. If they change the batch, the saving is in time per sample. Raises Missing where the run has no
         step model, or the model cannot predict a change.
         """
-        settings = changes if isinstance(changes, Mapping) else _settings(changes)
+        settings = dict(changes) if isinstance(changes, Mapping) else _settings(changes)
         if self.predictor is None:
             raise Missing(f"no step model can predict {', '.join(settings)}")
         prediction = self.predictor(settings)
@@ -204,14 +204,15 @@ class RunView(RanksView):
         )
         how += f", with {grown:.3g}x the samples" if grown != 1 else ""
         how += UNVALIDATED if self.measured.known("device_kind") not in ("cpu", None) else ""
-        return self._saving(low, high, "replayed", how, likely).model_copy(update={"samples_times": grown})
+        found = self._saving(low, high, "replayed", how, likely)
+        return found.model_copy(update={"samples_times": grown, "settings": settings})
 
     def ceiling(self, changes: Sequence[Change] | Mapping[str, Value]) -> Saving:
         """An upper bound of what the changes together would save, where the step model is too inaccurate to predict.
 
         The bound includes the reason why it is not a prediction. Raises Missing where the model gives no bound.
         """
-        settings = changes if isinstance(changes, Mapping) else _settings(changes)
+        settings = dict(changes) if isinstance(changes, Mapping) else _settings(changes)
         if self.predictor is None:
             raise Missing(f"no step model can predict {', '.join(settings)}")
         prediction = self.predictor(settings)
@@ -224,7 +225,7 @@ class RunView(RanksView):
         how = "upper bound by replay; the replay does not match the recorded steps"
         bound = self.bound(0.0, most, how)
         why = prediction.missing.get("step_ns", "")
-        return bound.without_prediction(why).model_copy(update={"samples_times": grown})
+        return bound.without_prediction(why).model_copy(update={"samples_times": grown, "settings": settings})
 
     def saving(self, changes: Sequence[Change] | Mapping[str, Value], bound: Saving) -> Saving:
         """What the changes would save: predicted by replay, or `bound` if the model cannot predict it.
@@ -239,7 +240,8 @@ class RunView(RanksView):
         on_gpus = self.measured.known("device_kind") not in ("cpu", None)
         if found.may_be_nothing and on_gpus and self.measured.step.basis != "untraced":
             why = "in the replay, profiler overhead on the host may hide the saving"
-            return self._limited(bound, found).without_prediction(why)
+            limited = self._limited(bound, found).without_prediction(why)
+            return limited.model_copy(update={"settings": found.settings})
         return found
 
     def _limited(self, bound: Saving, found: Saving) -> Saving:

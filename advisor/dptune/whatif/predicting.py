@@ -11,6 +11,7 @@ from dptune.knobs import Value
 from dptune.measured import Measured, Missing
 from dptune.predicted import Prediction, Strategy, WhatIf
 from dptune.trace.run import Run
+from dptune.whatif.cpu.changes import PREDICTED as PREDICTED_ON_CPUS
 from dptune.whatif.cpu.model import StepModel
 from dptune.whatif.cpu.wire import Link
 from dptune.whatif.gpu.changes import PREDICTED as PREDICTED_ON_GPUS
@@ -38,6 +39,11 @@ _OF_GPUS: tuple[tuple[str, Value], ...] = (
     ("fsdp.reshard_after_forward", False),
     ("fsdp.within_hosts", True),
 )
+
+
+def known_settings(measured: Measured) -> frozenset[str]:
+    """The settings that the model of a run predicts or bounds."""
+    return PREDICTED_ON_CPUS if measured.known("device_kind") == "cpu" else PREDICTED_ON_GPUS
 
 
 class Predictor:

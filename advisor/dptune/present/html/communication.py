@@ -8,16 +8,17 @@ from collections.abc import Iterator, Sequence
 
 from dptune.advice import Report
 from dptune.measured import CommunicationFigures, LinkFigures
-from dptune.present.amounts import data, number, percent, several
+from dptune.present.amounts import between, data, number, percent, several
 from dptune.present.html import charts
 from dptune.present.html.markup import Section, key, note
 from dptune.present.html.style import COLORS, PALETTE
-from dptune.present.sections.bandwidth import fitted, name, points
-from dptune.present.sections.overlap import MOST_COLLECTIVES, collective_name
+from dptune.present.sections.bandwidth import fitted, points, series
+from dptune.present.sections.overlap import MOST_COLLECTIVES, named_rows
 
 _HIDDEN, _TRANSFER, _WAITING = COLORS["compute"], COLORS["communication"], COLORS["waiting"]
 _PEAK = "#cc79a7"
 _LABELS = 5  # of an axis
+_MOST_LINES = 12  # of links alike
 _ZEROS = re.compile(r"\.0+ ")
 
 
@@ -26,13 +27,13 @@ def hidden_and_exposed(report: Report) -> Iterator[Section]:
     overlap, account = report.measured.known("overlap"), report.measured.known("account")
     if overlap is None or account is None or not overlap.rows or not account.window_ns:
         return
-    rows = sorted(overlap.rows, key=lambda row: -row.communication_ns)
-    longest = rows[0].communication_ns
+    rows, window_ns = named_rows(overlap.rows, report.measured.process_groups), account.window_ns
+    longest = rows[0][1].communication_ns
     if not longest:
         return
     named = [
-        (_name(row, report, account.window_ns), charts.bar(_parts(row, longest, account.window_ns)))
-        for row in rows[:MOST_COLLECTIVES]
+        (f"{name}: {percent(row.communication_ns / window_ns)}", charts.bar(_parts(row, longest, window_ns)))
+        for name, row in rows[:MOST_COLLECTIVES]
     ]
     left_out = len(rows) - len(named)
     more = note(f"and {several(left_out, 'shorter row')}" if left_out > 0 else "")
@@ -44,10 +45,6 @@ def hidden_and_exposed(report: Report) -> Iterator[Section]:
     words = f"{percent(account.overlap_share)} of all communication is hidden. Shares are of the traced step."
     body = f"{charts.rows(named, long_names=True)}{key(colors)}{more}{note(words)}"
     yield Section("communication", "Hidden and exposed communication", "Communication", body)
-
-
-def _name(row: CommunicationFigures, report: Report, window_ns: int) -> str:
-    return f"{collective_name(row, report.measured.process_groups)}: {percent(row.communication_ns / window_ns)}"
 
 
 def _parts(row: CommunicationFigures, longest: int, window_ns: int) -> Iterator[charts.Part]:
@@ -73,26 +70,29 @@ def links(report: Report) -> Iterator[Section]:
     marks = []
     if peak:
         marks.append(charts.curve([(0, y.at(peak)), (1, y.at(peak))], _PEAK, dashed=True))
-    for place, link in enumerate(drawn):
-        color = PALETTE[place % len(PALETTE)]
-        if line := [(x.at(size), y.at(rate)) for size, rate in fitted(link)]:
-            marks.append(charts.curve([point for point in line if 0 <= point[1] <= 1], color))
-        for size, rate in points(link):
-            tooltip = f"{name(link)}: {data(round(size))}: {number(rate)} GB/s"
+    colored = [(PALETTE[place % len(PALETTE)], named) for place, named in enumerate(series(drawn).items())]
+    for color, (name, alike) in colored:
+        lines = ([(x.at(size), y.at(rate)) for size, rate in fitted(link)] for link in alike[:_MOST_LINES])
+        marks += [charts.curve([point for point in line if 0 <= point[1] <= 1], color) for line in lines if line]
+        for size, rate in dict.fromkeys(point for link in alike for point in points(link)):
+            tooltip = f"{name}: {data(round(size))}: {number(rate)} GB/s"
             marks.append(charts.dot(x.at(size), y.at(rate), color, tooltip))
     picture = charts.plot(marks, _sizes(x), _rates(y), "Bus bandwidth by message size")
-    colors = [(PALETTE[place % len(PALETTE)], _with_rate(link)) for place, link in enumerate(drawn)]
+    colors = [(color, _with_rate(name, alike)) for color, (name, alike) in colored]
     colors += [(_PEAK, f"peak of one GPU's links: {number(peak)} GB/s")] if peak else []
     words = "Dots: measured bus bandwidth (busbw of nccl-tests); lines: time = latency + bytes / bandwidth."
     yield Section("links", "Link bandwidth", "Links", f"{picture}{key(colors)}{note(words)}")
 
 
-def _with_rate(link: LinkFigures) -> str:
-    """Its name, with the fitted bandwidth and what that is of the peak."""
-    rate, peak = link.known("busbw_gb_per_s"), link.known("peak_gb_per_s")
-    if rate is None:
-        return name(link)
-    return f"{name(link)}: {number(rate)} GB/s{f' ({percent(rate / peak)} of peak)' if peak else ''}"
+def _with_rate(name: str, alike: Sequence[LinkFigures]) -> str:
+    """The name, with the fitted bandwidth and what that is of the peak; of several links the range."""
+    rates = [rate for link in alike if (rate := link.known("busbw_gb_per_s")) is not None]
+    if len(alike) > 1:
+        return f"{name}: {between(number(min(rates)), number(max(rates)), 'GB/s')}" if rates else name
+    peak = alike[0].known("peak_gb_per_s")
+    if not rates:
+        return name
+    return f"{name}: {number(rates[0])} GB/s{f' ({percent(rates[0] / peak)} of peak)' if peak else ''}"
 
 
 class _Logarithmic:

@@ -11,6 +11,7 @@ from dptune.present.step_classes import PARTS
 
 _HEADINGS = ("", "Fix", "Where", "Saves", "Confidence", "Results")
 _LONGEST_NAME = 24
+_OPTION, _LINK = "--section outliers", '<a href="#outliers">Outliers</a>'
 
 
 def first(screen: FirstScreen, anchors: Sequence[str]) -> Iterator[str]:
@@ -23,7 +24,7 @@ def first(screen: FirstScreen, anchors: Sequence[str]) -> Iterator[str]:
     yield f"<p>{rates}</p>" if rates else ""
     verdict, *cause = screen.sentences
     yield f'<p class="verdict">{prose(verdict)}</p>'
-    yield paragraph(" ".join(cause))
+    yield paragraph(" ".join(cause)).replace(text(_OPTION), _LINK)
     yield from _bars(screen)
     yield from _fixes(screen, anchors)
     yield from _commands(screen)

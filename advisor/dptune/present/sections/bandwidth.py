@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import cycle, groupby
 
 from dptune.measured import LinkFigures
@@ -45,9 +45,18 @@ def name(link: LinkFigures) -> str:
     return f"{link.kind}, {len(link.ranks)} ranks, {link.basis}"
 
 
+def series(links: Iterable[LinkFigures]) -> dict[str, list[LinkFigures]]:
+    """Links by what the pictures call them: those of many groups of the same size are one series."""
+    found: dict[str, list[LinkFigures]] = {}
+    for link in links:
+        found.setdefault(name(link), []).append(link)
+    return {f"{of}, {len(alike):,} groups" if len(alike) > 1 else of: alike for of, alike in found.items()}
+
+
 def plot(links: Sequence[LinkFigures], width: int) -> Iterator[Line]:
     """The same in characters: a letter for each measured size, dots for the fitted line, dashes for the link's peak."""
-    drawn = [link for link in links if points(link)][: len(_SIGNS)]
+    named = dict(zip(_SIGNS, series(link for link in links if points(link)).items(), strict=False))
+    drawn = [link for _, alike in named.values() for link in alike]
     if not drawn:
         return
     measured = [point for link in drawn for point in points(link)]
@@ -70,8 +79,8 @@ def plot(links: Sequence[LinkFigures], width: int) -> Iterator[Line]:
         for size, rate in fitted(link, steps=room):
             if 0 <= row(rate) < _ROWS:
                 cells[row(rate)][column(size)] = _FITTED
-    for sign, role, link in zip(_SIGNS, cycle(_ROLES), drawn, strict=False):
-        for size, rate in points(link):
+    for (sign, (_, alike)), role in zip(named.items(), cycle(_ROLES), strict=False):
+        for size, rate in (point for link in alike for point in points(link)):
             cells[row(rate)][column(size)] = Span(sign, role)
     for place, cell in enumerate(cells):
         rate = 10 ** (low_y + (high_y - low_y) * (_ROWS - 1 - place) / (_ROWS - 1))
@@ -83,8 +92,8 @@ def plot(links: Sequence[LinkFigures], width: int) -> Iterator[Line]:
     least, most = data(round(10**low_x)), data(round(10**high_x))
     yield line(f"{'':{_LEFT}} └{'─' * room}", "dim")
     yield line(f"{'':{_LEFT}}  {least}{most:>{max(room - len(least), len(most) + 1)}}", "dim")
-    for sign, link in zip(_SIGNS, drawn, strict=False):
-        yield from wrapped(f"{sign} {name(link)}", width, "  ", "    ")
+    for sign, (of, _) in named.items():
+        yield from wrapped(f"{sign} {of}", width, "  ", "    ")
     dashes = f" Dashes: peak of a GPU's link, {number(peak)} GB/s." if peak else ""
     words = f"Letters: measured bus bandwidth by message size; dots: the model latency + bytes / bandwidth.{dashes}"
     yield from wrapped(words, width, "  ", role="dim")

@@ -21,8 +21,9 @@ COLUMNS = (
     Column("what takes longer", right=False, least=18),
 )
 WORDS = (
-    "own delay: how late the ranks arrive at collectives because of their own work, mean over steps (waiting for "
-    "another rank does not count); of steps: the share of steps with such a delay."
+    "own delay: how late the ranks arrive at collectives because of their own work, mean over steps; of steps: the "
+    "share of steps with such a delay. Late ms, in the rank table, is of the median step and includes delays that "
+    "other ranks cause."
 )
 _NO_HOST = Hole("the trace does not name the host")
 _WHERE = {"host": "host {}", "hosts": "hosts {}", "position": "{}"}

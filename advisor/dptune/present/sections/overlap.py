@@ -14,6 +14,7 @@ from dptune.present.step_classes import PARTS, Part, cells
 
 MOST_COLLECTIVES = 12
 _LEAST_BAR, _WIDEST_BAR = 12, 72
+_SUMMED = ("calls", "communication_ns", "hidden_ns", "exposed_ns", "exposed_transfer_ns")
 _BLOCKS = {part.name: part for part in PARTS}
 _LEGEND = (
     (_BLOCKS["compute"], "hidden: overlapped by compute"),
@@ -27,18 +28,18 @@ def overlap(report: Report, width: int) -> Iterator[Line]:
     found, account = report.measured.known("overlap"), report.measured.known("account")
     if found is None or account is None or not account.window_ns:
         return
-    rows = sorted(found.rows, key=lambda row: -row.communication_ns)
-    if not rows or not rows[0].communication_ns:
+    rows = named_rows(found.rows, report.measured.process_groups)
+    longest_ns = max((row.communication_ns for _, row in rows), default=0)
+    if not longest_ns:
         return
     yield from heading("Hidden and exposed communication (shares of the traced step)", width)
-    shown = rows[:MOST_COLLECTIVES]
-    names = [collective_name(row, report.measured.process_groups) for row in shown]
+    names, shown = zip(*rows[:MOST_COLLECTIVES], strict=True)
     shares = [percent(row.communication_ns / account.window_ns) for row in shown]
     column, figures = max(map(len, names)), max(map(len, shares))
     beside = width - column - figures - 6
     room = min(max(beside, _LEAST_BAR), _WIDEST_BAR)
     for row, name, share in zip(shown, names, shares, strict=True):
-        drawn = cells(_parts(row, rows[0].communication_ns), room)
+        drawn = cells(_parts(row, longest_ns), room)
         if beside >= _LEAST_BAR:
             yield Span(f"  {name:<{column}}  {share:>{figures}}  "), *drawn
         else:
@@ -49,6 +50,19 @@ def overlap(report: Report, width: int) -> Iterator[Line]:
     yield from legend(((part.block, part.role, words) for part, words in _LEGEND), width, "  ")
     hidden = f"{percent(account.overlap_share)} of all communication is hidden."
     yield from wrapped(hidden, width, "  ", role="dim")
+
+
+def named_rows(
+    rows: Iterable[CommunicationFigures], groups: Iterable[ProcessGroupFigures]
+) -> list[tuple[str, CommunicationFigures]]:
+    """Each collective by its name, the longest first; the same one in several process groups is one row, their sum."""
+    found: dict[str, CommunicationFigures] = {}
+    for row in rows:
+        name = collective_name(row, groups)
+        other = found.get(name)
+        sums = {field: getattr(row, field) + getattr(other, field) for field in _SUMMED} if other else {}
+        found[name] = row.model_copy(update=sums)
+    return sorted(found.items(), key=lambda item: -item[1].communication_ns)
 
 
 def collective_name(row: CommunicationFigures, groups: Iterable[ProcessGroupFigures]) -> str:

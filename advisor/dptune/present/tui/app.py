@@ -14,7 +14,7 @@ from textual.dom import DOMNode
 from textual.screen import Screen
 from textual.widgets import Footer, Static, TabbedContent, TabPane
 
-from dptune.advice import Report
+from dptune.advice import Advice, Report
 from dptune.measure.steps.history import step_history
 from dptune.present.amounts import several
 from dptune.present.first_screen import first_screen, verdict_role
@@ -33,7 +33,7 @@ from dptune.present.tui.page import PageScreen
 from dptune.present.tui.palette import DARK, LIGHT
 from dptune.present.tui.pane import Pane, style_of
 from dptune.present.tui.rank_table import RankTable
-from dptune.present.tui.target import GoTo
+from dptune.present.tui.target import GoTo, Try
 from dptune.present.tui.timeline import Timeline
 from dptune.present.tui.whatif import WhatIfPane
 from dptune.present.visible import visible
@@ -140,7 +140,7 @@ class ReportApp(App[None]):
             with TabPane("1 Overview", id="overview"):
                 yield Overview(self._overview, id="overview-text")
             with TabPane(f"2 Advice ({len(self._report.advice)})", id="advice"):
-                yield Cards(self._report, page_of)
+                yield Cards(self._report, page_of, self._can_predict)
             ranks = len(self._report.measured.ranks)
             with TabPane(f"3 Ranks ({ranks})" if ranks < _MANY_RANKS else "3 Ranks", id="ranks-tab"):
                 yield RankTable(self._report, self._run)
@@ -181,6 +181,14 @@ class ReportApp(App[None]):
         self.action_show("timeline")
         if self._run is not None:
             self.call_after_refresh(self.query_one(Timeline).go_to, where.rank, where.start_ns, where.end_ns)
+
+    def on_try(self, asked: Try) -> None:
+        """Set a recommendation on the what-if tab."""
+        self.query_one(WhatIfPane).open(asked.advice)
+        self.action_show("whatif")
+
+    def _can_predict(self, advice: Advice) -> bool:
+        return any(pane.can_predict(advice) for pane in self.query(WhatIfPane))
 
     def action_evidence(self) -> None:
         """Show where the evidence of the first recommendation was seen."""
@@ -311,7 +319,8 @@ def _subject(report: Report) -> str:
     sources = report.run.sources
     if report.run.command:
         words = report.run.command.split(" ")
-        return " ".join(words[next((at for at, word in enumerate(words) if word.endswith(".py")), 0) :])
+        script, *options = words[next((at for at, word in enumerate(words) if word.endswith(".py")), 0) :]
+        return " ".join([PurePath(script).name, *options])
     if not sources:
         return "nothing was read"
     first = PurePath(sources[0])

@@ -22,7 +22,7 @@ from dptune.present.sections.skipped import skipped
 from dptune.present.tui.page import PageScreen
 from dptune.present.tui.pane import FRAMED, Layout, Pane, painted, style_of
 from dptune.present.tui.row_table import RowTable
-from dptune.present.tui.target import GoTo
+from dptune.present.tui.target import GoTo, Try
 from dptune.present.visible import visible
 
 _COLUMNS = ("fix", "where", "saves", "confidence", "results")
@@ -64,12 +64,16 @@ class Cards(Container):
         Binding(
             "y", "copy_code", "Copy code", id="advice.copy", tooltip="Copy the code of the selected recommendation"
         ),
+        Binding("p", "predict", "What if", id="advice.predict", tooltip="Set the recommendation on the what-if tab"),
         Binding("s", "sort", "Sort", id="advice.sort", tooltip="Change the sort order", show=False),
     ]
 
-    def __init__(self, report: Report, explain: Callable[[str], Layout]) -> None:
+    def __init__(
+        self, report: Report, explain: Callable[[str], Layout], predictable: Callable[[Advice], bool] = lambda _: False
+    ) -> None:
+        """`explain`: the page of a rule; `predictable`: whether the what-if tab has the settings of an advice."""
         super().__init__(id="cards")
-        self._report, self._explain = report, explain
+        self._report, self._explain, self._predictable = report, explain, predictable
         self._ranked = [card for _, cards in sections(report.advice) for card in cards]
         self._advice = self._ranked
         fixes = [fix_of(advice, report.verified) for advice in self._ranked]
@@ -116,6 +120,7 @@ class Cards(Container):
         offered = {
             "evidence": bool(chosen and _places(chosen)),
             "why": chosen is not None,
+            "predict": chosen is not None and self._predictable(chosen),
             "copy_code": bool(chosen and any(change.paste for change in chosen.changes)),
         }
         return offered.get(action, True)
@@ -129,6 +134,11 @@ class Cards(Container):
             return
         self.post_message(_going(places[self._looked_at % len(places)]))
         self._looked_at += 1
+
+    def action_predict(self) -> None:
+        """Set the recommendation on the what-if tab."""
+        if self.chosen:
+            self.post_message(Try(self.chosen))
 
     async def action_copy_code(self) -> None:
         """Copy the code of the recommendation."""

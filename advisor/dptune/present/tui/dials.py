@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Container, Iterator, Sequence
 from math import isclose
 from typing import NamedTuple
 
 from dptune.advice import Advice
-from dptune.knobs import Value
+from dptune.knobs import Value, written
 from dptune.measure.steps.input_wait import drawn_from
 from dptune.measured import Measured, Missing, digits
 from dptune.trace.run import Run
@@ -32,7 +33,7 @@ def dials(run: Run, measured: Measured) -> list[Dial]:
     world = measured.known("world_size") or 1
     on_cpus, units = measured.known("device_kind") == "cpu", _units(run)
     sharded = units > 0 or any(facts.fsdp for facts in run.facts.values())
-    found = list(_of_gpus(run, sharded) if not on_cpus else _of_units(run, units) if units else _of_ddp(run))
+    found = list(_of_gpus(run, sharded) if not on_cpus else _of_units(run, units) if sharded else _of_ddp(run))
     if world > 1:
         found += [] if sharded else [Dial("ddp.comm_hook", "gradients sent as", (UNCHANGED, "fp16", "bf16"))]
         found += _of_links(measured)
@@ -73,8 +74,9 @@ def _units(run: Run) -> int:
 
 def _of_units(run: Run, units: int) -> Iterator[Dial]:
     yield Dial("fsdp.reshard_after_forward", "free gathered units", (UNCHANGED, False))
-    counts: tuple[Value, ...] = (*sorted({1, max(1, units // 2)} - {units}),)
-    yield Dial("fsdp.units", "units", (*counts, UNCHANGED, 2 * units), str(units))
+    if units:
+        counts: tuple[Value, ...] = (*sorted({1, max(1, units // 2)} - {units}),)
+        yield Dial("fsdp.units", "units", (*counts, UNCHANGED, 2 * units), str(units))
     yield Dial("fsdp.reduce_dtype", "gradients sent as", (UNCHANGED, "bf16"))
     yield Dial("wrapper", "wrapper", (UNCHANGED, "ddp"), "fsdp")
     yield from _of_loader(run)
@@ -110,6 +112,15 @@ def _around(values: Sequence[float], now: float) -> tuple[Value | str, ...]:
 
 _DEFAULT_MB = 24.0  # torch's own: 25 but for the first bucket, which is of 1, so a little less than 25 for all
 _SAME = 0.02
+_NAMES = {  # of settings that only a recommendation needs
+    "optimizer.fused": "fused optimizer",
+    "precision.autocast": "autocast",
+    "precision.float32_matmul": "float32 products",
+    "fsdp.forward_prefetch": "gathered ahead, forward",
+    "fsdp.backward_prefetch": "gathered ahead, backward",
+    "wrapper": "wrapper",
+    "straggler.balanced": "even work over ranks",
+}
 _OF_ALL_GPUS = (
     Dial("host.times", "host time factor", (0.0, 0.5, UNCHANGED, 2.0)),
     Dial("compute.times", "kernel time factor", (0.25, 0.5, UNCHANGED, 2.0)),
@@ -117,17 +128,45 @@ _OF_ALL_GPUS = (
 )
 
 
-def advised(made: Sequence[Dial], advice: Sequence[Advice]) -> tuple[list[Dial], dict[str, Value], str]:
-    """The settings with the values of the first recommendation that these settings can express; those values, by
-    setting; and its rule and name. No value and no name where none can.
+def advised(
+    made: Sequence[Dial], advice: Sequence[Advice], known: Container[str] = ()
+) -> tuple[list[Dial], dict[str, Value], str]:
+    """The settings with a value for each recommendation that can be predicted; the values of the first of these, by
+    setting; and its rule and name. No value and no name where there is none.
+
+    `known`: settings that the model predicts or bounds; those only recommendations need come last.
     """
-    turned = {dial.knob for dial in made}
+    turned = {dial.knob: dial for dial in made}
+    added: dict[str, Dial] = {}
+    first, by = dict[str, Value](), ""
     for recommendation in advice:
-        wanted = {change.knob: change.then for change in recommendation.changes}
-        if wanted and wanted.keys() <= turned:
-            dials = [_with(dial, wanted[dial.knob]) if dial.knob in wanted else dial for dial in made]
-            return dials, wanted, f"{recommendation.rule} {recommendation.slug}"
-    return list(made), {}, ""
+        wanted = wanted_of(recommendation)
+        if not wanted or not all(knob in turned or knob in known for knob in wanted):
+            continue
+        now = {change.knob: change.now for change in recommendation.changes}
+        for knob, value in wanted.items():
+            dials = turned if knob in turned else added
+            dials[knob] = _with(dials.get(knob) or _dial_of(knob, now.get(knob)), value)
+        if not by:
+            first, by = wanted, name_of(recommendation)
+    return [*turned.values(), *added.values()], first, by
+
+
+def wanted_of(advice: Advice) -> dict[str, Value]:
+    """The settings that predict a recommendation: those that were replayed for it, else those that it changes."""
+    replayed = advice.saves.settings if advice.saves else {}
+    return dict(replayed or {change.knob: change.then for change in advice.changes})
+
+
+def name_of(advice: Advice) -> str:
+    """`DP102 no-sync-missing`."""
+    return f"{advice.rule} {advice.slug}"
+
+
+def _dial_of(knob: str, now: Value) -> Dial:
+    """A setting that only a recommendation needs."""
+    what = _NAMES.get(knob, re.sub(r"[._]", " ", knob))
+    return Dial(knob, what, (UNCHANGED,), "" if now is None else written(now))
 
 
 def _with(dial: Dial, value: Value) -> Dial:

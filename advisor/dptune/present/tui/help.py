@@ -18,6 +18,10 @@ def keys(groups: Mapping[str, Sequence[Binding]], width: int) -> Iterator[Line]:
         yield from heading(name, width) if number else (line(name, "strong"),)
         for binding in bindings:
             key = binding.key_display or binding.key.replace(",", ", ")
-            yield from labelled(key, f"{binding.description}. {binding.tooltip}", width, column=11)
+            yield from labelled(key, f"{binding.description}: {_uncapitalized(binding.tooltip)}", width, column=11)
     yield line("")
     yield from wrapped(f"{_MOVING} {_THEMES}", width)
+
+
+def _uncapitalized(text: str) -> str:
+    return text[:1].lower() + text[1:]

@@ -1,8 +1,10 @@
-"""What a tab says where it wants the timeline to show something."""
+"""What a tab says where it wants another tab to show something."""
 
 from __future__ import annotations
 
 from textual.message import Message
+
+from dptune.advice import Advice
 
 
 class GoTo(Message):
@@ -11,3 +13,11 @@ class GoTo(Message):
     def __init__(self, rank: int, start_ns: int | None = None, end_ns: int | None = None) -> None:
         super().__init__()
         self.rank, self.start_ns, self.end_ns = rank, start_ns, end_ns
+
+
+class Try(Message):
+    """A recommendation whose settings the what-if tab is to predict."""
+
+    def __init__(self, advice: Advice) -> None:
+        super().__init__()
+        self.advice = advice

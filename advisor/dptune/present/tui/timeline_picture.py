@@ -18,7 +18,6 @@ from dptune.present.tui.scene import Window
 from dptune.present.tui.timeline_view import Mode, TimelineView
 
 _SHORT = {"exposed comm": "exposed"}  # names of the legend on a narrow screen
-_UNSPLIT = "comm or waiting"  # of ranks that were not read: named where it is seen
 _TICK = 12  # columns at least, from one time of the axis to the next
 
 
@@ -62,7 +61,7 @@ def _shown(view: TimelineView) -> Window:
 
 
 def _axis(view: TimelineView) -> Text:
-    """Times since the start of the step, at round numbers."""
+    """Times since the start of the step, at round numbers; of one that the cursor's mark lies in only the tick."""
     steps, columns = view.steps, view.columns
     zero = steps[view.step].start_ns if steps else view.begin
     per_cell = (view.end - view.begin) / columns
@@ -71,6 +70,8 @@ def _axis(view: TimelineView) -> Text:
     for number in range(-int((zero - view.begin) // every), int((view.end - zero) // every) + 1):
         at = round((zero + number * every - view.begin) / per_cell)
         words = f"╷{number * every / 1e6:,g}"
+        if at < view.column < at + len(words):  # the cursor's mark would hide a digit
+            words = words[:1]
         if at + len(words) <= columns:
             marks[at : at + len(words)] = words
     text = Text(f"{' ms':<{LABEL}}{''.join(marks[: view.column])}", "dim")
@@ -87,13 +88,11 @@ def _legend(view: TimelineView, rows: list[Row]) -> Text:
     """What the signs of the rows stand for: classes of a rank's time, kinds of work on a stream."""
     seen = {cell.sign for row in rows if row.lane is None and not row.level for cell in row.cells}
     every = {part.block: (style_of(part.role), part.name) for part in PARTS}
-    signs = {sign: shown for sign, shown in every.items() if sign in seen or shown[1] != _UNSPLIT}
-    if view.mode != "all":
-        signs = {sign: shown for sign, shown in every.items() if sign in seen}
-        kinds = {piece.kind for row in rows if row.lane is not None for piece in row.lane.pieces}
-        for kind, (sign, style) in SIGNS.items():
-            if kind in kinds:
-                signs.setdefault(sign, (style, kind_name(kind)))
+    signs = {sign: shown for sign, shown in every.items() if sign in seen}
+    kinds = {piece.kind for row in rows if row.lane is not None for piece in row.lane.pieces}
+    for kind, (sign, style) in SIGNS.items():
+        if kind in kinds:
+            signs.setdefault(sign, (style, kind_name(kind)))
     if any(cell.sign == PARTLY for row in rows if not row.level for cell in row.cells):
         signs[PARTLY] = "", "partly busy"
     room, letters = LABEL + view.columns, sum(len(name) + 3 for _, name in signs.values()) - 1

@@ -13,7 +13,7 @@ from textual.containers import Container
 from textual.widgets import Static
 from textual.worker import get_current_worker
 
-from dptune.advice import Report
+from dptune.advice import Advice, Report
 from dptune.advise.trust import NO_VERDICT
 from dptune.knobs import KNOBS, Value, written
 from dptune.measured import Missing
@@ -23,15 +23,18 @@ from dptune.present.lines import BLANK, Line, Role, Span, labelled, wrapped
 from dptune.present.sections.advice import change, changes
 from dptune.present.sections.whatif_memory import sentence
 from dptune.present.tui.background import uncollected
-from dptune.present.tui.dials import NO_STRAGGLER, UNCHANGED, advised, dials
+from dptune.present.tui.dials import NO_STRAGGLER, UNCHANGED, advised, dials, name_of, wanted_of
 from dptune.present.tui.pane import FRAMED, Pane
+from dptune.present.tui.rows import seen_rows
 from dptune.present.tui.scene import late_ranks_of
 from dptune.trace.run import Run
 from dptune.whatif.memory.predicting import predict_memory
+from dptune.whatif.predicting import known_settings
 from dptune.whatif.run_model import RunModel
 
 _NAMED = 8  # runs or traces that a command names
 _BAR, _LEAST_BAR, _LABEL = 40, 10, 12  # columns
+_FRAMES, _WORDS, _LEAST_DIALS = 4, 8, 4  # lines: of both frames, of a prediction; settings that are always seen
 
 
 class WhatIfPane(Container, can_focus=True):
@@ -59,12 +62,11 @@ class WhatIfPane(Container, can_focus=True):
         self._run, self._measured = run, report.measured
         self._named = shlex.join(paths) if len(paths) <= _NAMED else ""
         self._recorded = report.run.command is not None
-        self._dials, self._advised, self._advised_by = advised(dials(run, report.measured), report.advice)
-        self._at = [dial.values.index(self._advised.get(dial.knob, UNCHANGED)) for dial in self._dials]
+        made, known = dials(run, report.measured), known_settings(report.measured)
+        self._dials, self._advised, self._advised_by = advised(made, report.advice, known)
         late = report.measured.known("straggler")
         straggles = [NO_STRAGGLER] * (late is not None and late.rank in late_ranks_of(report))
-        first = [*self._advised, *straggles]
-        self._chosen = next((at for at, dial in enumerate(self._dials) if dial.knob in first[:1]), 0)
+        self._set(self._advised, straggles)
         self._ground: RunModel | None = None
         no_trust = (finding.text for finding in report.trust.findings if finding.level == "unjudgeable")
         self._lack = next((f"{NO_VERDICT}: {why}" for why in no_trust), "")
@@ -74,12 +76,15 @@ class WhatIfPane(Container, can_focus=True):
     def compose(self) -> ComposeResult:
         """Settings, then words."""
         settings = Static(id="dials", classes=FRAMED)
-        settings.border_title = "Settings"
         yield settings
         pane = Pane(self._words, id="prediction", classes=FRAMED)
         pane.border_title = "Predicted step"
         pane.border_subtitle = "bar: time per sample, ▒ its interval, │ now"
         yield pane
+
+    def on_resize(self) -> None:
+        """As many settings as there is room for."""
+        self._draw()
 
     def on_show(self) -> None:
         """The model is made when someone looks, beside the interface."""
@@ -87,6 +92,22 @@ class WhatIfPane(Container, can_focus=True):
             self._making = True
             self.run_worker(self._make, thread=True)
         self._draw()
+
+    def _set(self, wanted: dict[str, Value], or_at: Sequence[str] = ()) -> None:
+        """These settings and no others, with the first of them chosen; the one of `or_at` where there is none."""
+        self._at = [dial.values.index(wanted.get(dial.knob, UNCHANGED)) for dial in self._dials]
+        first = [*wanted, *or_at][:1]
+        self._chosen = next((at for at, dial in enumerate(self._dials) if dial.knob in first), 0)
+
+    def can_predict(self, advice: Advice) -> bool:
+        """Whether the settings of a recommendation are among these."""
+        return wanted_of(advice).keys() <= {dial.knob for dial in self._dials} and bool(wanted_of(advice))
+
+    def open(self, advice: Advice) -> None:
+        """Set what a recommendation changes."""
+        self._advised, self._advised_by = wanted_of(advice), name_of(advice)
+        self._set(self._advised)
+        self._ask()
 
     def _make(self) -> None:
         try:
@@ -167,11 +188,20 @@ class WhatIfPane(Container, can_focus=True):
 
     def _draw(self) -> None:
         if self.is_mounted:
-            self.query_one("#dials", Static).update(self._settings())
+            settings = self.query_one("#dials", Static)
+            first, last = self._seen()
+            part = "" if last - first == len(self._dials) else f"; {first + 1}-{last} of {len(self._dials)}"
+            settings.border_title = f"Settings{part}"
+            settings.update(Text("\n").join(self._settings()[first:last]))
             self.refresh_bindings()
             self.query_one(Pane).show(self._words)
 
-    def _settings(self) -> Text:
+    def _seen(self) -> tuple[int, int]:
+        """From which setting to which there is room for, beside a prediction."""
+        room = max(self.size.height - _FRAMES - _WORDS, _LEAST_DIALS) if self.size.height else len(self._dials)
+        return seen_rows(len(self._dials), self._chosen, room)
+
+    def _settings(self) -> list[Text]:
         rows, room = [], max(len(dial.what) for dial in self._dials)
         for place, (dial, at) in enumerate(zip(self._dials, self._at, strict=True)):
             value = dial.values[at]
@@ -181,7 +211,7 @@ class WhatIfPane(Container, can_focus=True):
             mark = ">" if place == self._chosen else " "
             row = f"{mark} {dial.what:<{room}} {less} {shown:^11} {more}  {dial.knob}{was}"
             rows.append(Text(row, "bold" if place == self._chosen else "" if value != UNCHANGED else "dim"))
-        return Text("\n").join(rows)
+        return rows
 
     def _words(self, width: int) -> Iterator[Line]:
         if self._ground is None:
@@ -236,7 +266,7 @@ def _bound(prediction: Prediction, per_sample: float, samples: int | None, width
     low = least_ns * per_sample
     yield _measure("At least", least_ns, samples, (low, max(low, 1.0)), width, "warning")
     yield from labelled("Per sample", f"{'at most' if low < 1.0 else 'at least'} {change(low)}", width, role="warning")
-    yield from labelled("Why a bound", why, width, role="dim")
+    yield from labelled("Reason", why, width, role="dim")
 
 
 def _failed(error: Exception) -> str:

@@ -273,6 +273,7 @@ CHANGES: dict[str, Changing] = {
     "ddp.comm_hook": comm_hook,
     **dict.fromkeys(TAKE_NO_TIME, _same_time),
 }
+PREDICTED = frozenset({*CHANGES, *BOUNDS, *TOPOLOGY})
 _BEFORE_TOPOLOGY = ("straggler.removed", "straggler.balanced", "link.alpha_us", "link.gb_per_s")
 _WRAPPER, _UNITS = "wrapper", "fsdp.units"
 _CAP, _CAPS = "ddp.bucket_cap_mb", "ddp.bucket_cap_mb_list"
