@@ -144,6 +144,7 @@ def test_unseen_scripts_are_quoted_by_halves() -> None:
     assert table_of("unseen", "--half", "sixth") in page
     assert table_of("unseen", "--half", "seventh") in page
     assert table_of("unseen", "--half", "eighth") in page
+    assert table_of("unseen", "--half", "ninth") in page
     assert table_of("unseen", "--earlier", "first", "--summary") in page
     assert table_of("unseen", "--earlier", "pairs", "--half", "all") in page
 
@@ -158,6 +159,7 @@ DRAWS = {
     "sixth draw": ("--half", "sixth"),
     "seventh draw": ("--half", "seventh"),
     "eighth draw": ("--half", "eighth"),
+    "ninth draw": ("--half", "ninth"),
 }
 
 
