@@ -102,7 +102,7 @@ class WhatIf(Figures):
     )
     variation_share: Figure[float] = Field(
         ABSENT,
-        description="difference between every second traced step and others that are alike, / a step",
+        description="difference between alternate traced steps of the same kind, as a share of a step",
     )
     floor_ns: Figure[int] = Field(ABSENT, description="a step whose communication takes no time")
     global_batch: Figure[int] = Field(ABSENT, description="samples of a step, all ranks")

@@ -1,4 +1,4 @@
-"""What replaces lines of the script that have a known costly form, where stack samples show that they take the time."""
+"""Remedies for lines of the script with a known costly pattern, if stack samples show that they take the time."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ MANY_RUNS = 16  # of a function in a step: it runs for each sample or each tenso
 _REMEDIES = {
     "constants": "{called} is called with the same constants each time: call it once, before training, and keep the "
     "result.",
-    "copy": "deepcopy makes new tensors each time: keep one copy and update it in place with `torch._foreach_copy_`, "
-    "or copy only when the copy is needed.",
+    "copy": "deepcopy allocates new tensors each time: keep one copy and update it in place with "
+    "`torch._foreach_copy_`, or copy only when the copy is needed.",
     "tensor": "Values of Python lists are converted one by one: keep the data in one tensor from the start and "
-    "select rows by their indices; for a list of arrays, `torch.from_numpy(np.stack(arrays))`.",
-    "reading": "If the result depends on the sample alone, compute it once before training and keep it in memory or "
+    "select rows by index; for a list of arrays, use `torch.from_numpy(np.stack(arrays))`.",
+    "reading": "If the result depends on the sample alone, compute it once, before training, and keep it in memory or "
     "in a file.",
-    "writing": "Write every N steps, or from a thread, and leave flushing to the file object.",
+    "writing": "Write every N steps or from a thread, and do not flush after each write.",
     "histogram": "Compute histograms every N steps.",
     "rows": "Convert the columns to NumPy arrays or tensors once, before the loop, and index those.",
     "sorting": "Python sorts all values: compute this once per epoch, or use `torch.sort` on one tensor.",
     "elements": "This is a Python loop over single values: use NumPy or torch operators on whole arrays, or compile "
     "it with Numba.",
 }
-_FORMS = {  # of lines that call it
+_FORMS = {  # by the function that a line calls
     **dict.fromkeys(("tensor", "as_tensor", "array", "asarray", "FloatTensor", "LongTensor"), "tensor"),
     **dict.fromkeys(("deepcopy",), "copy"),
     **dict.fromkeys(("sorted",), "sorting"),

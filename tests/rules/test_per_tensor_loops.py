@@ -52,7 +52,10 @@ def test_the_operator_of_the_loop_counts_where_another_call_repeats_a_cheaper_on
     )
     assert ask("DP608", looping(make_measured, "aten::set_", 200.0, runs=1.0), facts) == []
     (advice,) = ask("DP608", looping(make_measured, "aten::set_", 200.0, runs=1.0, loops=[of_loop]), facts)
-    assert "in 100 calls of aten::mul: use torch._foreach_mul(tensors, factor), or for a moving" in advice.title
+    assert (
+        "in 100 calls of aten::mul: use torch._foreach_mul(tensors, factor), or torch._foreach_lerp_ for"
+        in advice.title
+    )
     few = of_loop.model_copy(update={"repeats": 40.0})
     assert ask("DP608", looping(make_measured, "aten::set_", 200.0, runs=1.0, loops=[few]), facts) == []
 

@@ -32,7 +32,10 @@ def test_ranks_that_save_it_one_after_the_other(ask, make_measured, make_facts):
     assert len(advice) == 1
     assert advice[0].evidence[-1].value == 1  # more such files
     (alone,) = ask("DP704", make_measured(), [make_facts(host="a", saved_files=[saved()]), ranks[1]])
-    assert (alone.title, alone.impact) == ("Ranks 0, 1 save the same file (train.py:40), one over the other", "medium")
+    assert (alone.title, alone.impact) == (
+        "Ranks 0, 1 save the same file (train.py:40), overwriting each other",
+        "medium",
+    )
 
 
 @pytest.mark.parametrize(
@@ -58,7 +61,7 @@ def test_a_file_that_ranks_will_save(ask, make_measured, make_facts):
     ranks = [make_facts(rank=rank, host="a", saved_files=[ahead]) for rank in (0, 1)]
     (advice,) = ask("DP704", make_measured(), ranks)
     assert advice.title == (
-        "Ranks 0, 1 will save the same file (train.py:40), perhaps at the same time: it can be corrupt"
+        "Ranks 0, 1 will save the same file (train.py:40), possibly at the same time: it can be corrupt"
     )
     assert (advice.impact, advice.confidence) == ("high", "medium")
     assert [found.value for found in advice.evidence] == ["/runs/last.pt", "train.py:40"]

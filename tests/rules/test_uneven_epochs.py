@@ -24,7 +24,8 @@ def ranks(make_facts, lengths, *, drawn=20, ddp=True, where="train.py:8", **know
 def test_the_shortest_and_the_longest_rank(ask, make_measured, make_facts):
     (advice,) = ask("DP513", make_measured(), ranks(make_facts, [40, 38, 41]))
     assert advice.title == (
-        "Rank 1 has 38 batches in an epoch and rank 2 41 (train.py:8): training hangs at the end of the first epoch"
+        "Rank 1 has 38 batches per epoch and rank 2 has 41 (train.py:8): "
+        "training can hang at the end of the first epoch"
     )
     assert (advice.kind, advice.impact, advice.confidence, advice.threatens_results) == (
         "risk",

@@ -40,7 +40,7 @@ def test_a_step_in_which_the_allocator_frees_memory_is_compared_with_none(tmp_pa
     assert found.share == pytest.approx(2 / 139)
     assert dict(found.freeing_ns) == {1: 370 * US}
     assert found.usual_ns == 139 * US
-    assert "step 1, which took 0.37 ms, other steps 0.139 ms" in found.sentence
+    assert "step 1 (0.37 ms; other steps 0.139 ms)" in found.sentence
     model = RunModel.of(run, measure(run))
     assert model.variation_share == pytest.approx(2 / 139)
     assert model.result([]).limits == [found.sentence]

@@ -1,6 +1,6 @@
 """The dptune commands that a server starts: none outlives it, and only one of them runs a script at a time.
 
-A server that is killed can end nothing; a process that waits for its end does so then (`dptune.prove.guard`).
+A killed server cannot end its commands: a guard process, which outlives the server, does (`dptune.prove.guard`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import IO
 from dptune.agents.answers import text
 from dptune.prove.guard import guarded
 
-_MARK = "DPTUNE_SERVER"  # variable that every command of a server carries, with the server's process and its start
+_MARK = "DPTUNE_SERVER"  # environment variable of every command of a server: its process id and start time
 _ENDS_WITHIN_S = 60.0  # a search that is interrupted: it ends its trial, and writes what it found
 
 
@@ -35,7 +35,7 @@ class Processes:
         self._running: dict[subprocess.Popen[str], str] = {}  # with the name of the search or check that runs a script
         self._closed = False
         self._mark = f"{os.getpid()}-{time.time_ns()}"
-        self._guard = contextlib.ExitStack()  # begun with the first command
+        self._guard = contextlib.ExitStack()  # started with the first command
 
     def output(self, words: Sequence[str], statuses: Sequence[int] = (0,), trials: str = "") -> str:
         """What the command prints, as `start`. Raises CallError with its message where it fails."""

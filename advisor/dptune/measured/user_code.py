@@ -27,7 +27,7 @@ class CodeSite(Model):
     cost_ns: int = Field(description="its time in the median step of the detailed window, minus profiler overhead")
     share: float = Field(description="that / the step")
     operator_share: float = Field(0.0, description="the share of its time inside tensor operators")
-    runs: float = Field(0.0, description="runs of the function per step; 0 if it runs the training loop itself")
+    runs: float = Field(0.0, description="calls of the function per step; 0 if it runs the training loop itself")
     operator: str | None = Field(None, description="the operator that it calls most often")
     operator_calls: float = Field(0.0, description="its calls per step")
     combined_norms: int = Field(0, description="norms of single tensors that it makes one total norm of; 0 if not seen")

@@ -1,8 +1,8 @@
-"""A process that ends trials, or the commands of a server, if the dptune that started them is killed.
+"""A process that ends trials, or commands of a server, if the dptune that started them is killed.
 
 It reads a pipe whose other end only dptune holds: the pipe ends when dptune does. A dptune that ends by itself kills it
-first. A search that it ends keeps what it found. Processes are found by their environment, so ranks of any launcher and
-their workers are ended, too. Linux only: it reads /proc.
+first. A search that it ends keeps its results so far. Processes are found by their environment, so ranks of any
+launcher and their workers are ended, too. Linux only: it reads /proc.
 """
 
 from __future__ import annotations

@@ -224,7 +224,7 @@ class RecordedView:
         return hottest_line(self.facts, name, at.rpartition(":")[0] or at, calling)
 
     def line_form(self, name: str, at: str, form: str = "") -> LineForm | None:
-        """The known form of the lines in which a function spends most time; `form`: only lines of this one."""
+        """The known costly pattern in which a function spends most time; `form`: only lines with this one."""
         return line_form(self.facts, name, _file(at), form)
 
     def hottest_in_loader(self) -> HotFunction | None:

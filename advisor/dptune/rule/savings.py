@@ -16,8 +16,8 @@ from dptune.rule.ranks import RanksView
 from dptune.runfile.removed import Share, saved_share, saved_share_of_steps
 from dptune.runfile.slow_steps import SlowSteps, share_of
 
-_SAVED_PART = (0.8, 1.1)  # of the time of removed work, at least and at most
-_SAMPLED_PART = (0.8, 1.3)  # the same of work that stack samples find: measured savings were mostly above the samples
+_SAVED_PART = (0.8, 1.1)  # of the time of removed work: lower and upper end
+_SAMPLED_PART = (0.8, 1.3)  # the same for sampled work: most measured savings exceeded the sampled time
 _LOADER_LIMITS = 0.1  # of a step: devices that wait so long for batches mostly wait longer if they compute faster
 _HOST_LIMITS = 0.05  # of a step that devices idle because of the host
 UNVALIDATED = "; GPU predictions have been checked against measured steps for batch and bucket sizes only, on one H200"
@@ -121,7 +121,7 @@ class RunView(RanksView):
 
         `saved_part` is the least and the largest part of this time that is saved. The default starts at four fifths,
         because some work usually remains every N steps, and ends three tenths above the time, because other ranks on
-        the same cores and what runs next also gain.
+        the same cores and the code that runs next are also faster.
         """
         most = min(1.0, saved_part[1] * high_share)
         low = min(most, saved_part[0] * low_share)

@@ -1,4 +1,4 @@
-"""Calls that clip gradients, against the optimizer steps that use these gradients."""
+"""Calls that clip gradients, and whether optimizer steps use the clipped gradients."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from dataclasses import dataclass
 class ClippingFacts:
     """One line that clips gradients of an optimizer, by torch's functions, in the warm-up steps.
 
-    Of `steps` of the optimizer after its first such call, `changed` had a backward pass that changed the gradients
-    after the last call: they were not clipped. `local`: how many calls clipped the shards of one rank (FSDP1) by the
-    norm of these alone. `step_where`: the line of the steps.
+    `steps`: those of the optimizer after its first such call. In `changed` of them, a backward pass changed the
+    gradients after the last call, so the step used unclipped ones. `local`: calls that clipped the shards of one rank
+    (FSDP1) by the norm of these shards alone. `step_where`: the line that calls the optimizer step.
     """
 
     where: str

@@ -1,4 +1,4 @@
-"""Positions of padding that a loss counts as targets."""
+"""Padding that a loss counts as targets."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 @dataclass
 class CountedPaddingFacts:
-    """Of the labels of one model, or of the targets of one loss, those that are padding and are not ignored.
+    """The labels of one model, or the targets of one loss, that are padding and not ignored.
 
     `shown_by`: `attention_mask` (the model's own input masks the position), `pad_token_id` (the label is the padding
     token of the model's configuration) or `padding_idx` (that of an embedding with as many rows as the loss has
-    classes). `targets` is the number that the loss counts, in `passes`.
+    classes). `targets`: how many targets the loss counts in all `passes`; `pad`: the padding token, if known.
     """
 
     shown_by: str

@@ -237,11 +237,11 @@ class Facts:
     `hooks` those on modules that steps register;
     `anomaly_where` the line that turned anomaly detection on; `grad_scaler_where` that of an enabled GradScaler, else
     of one that is not;
-    `clipping` the lines that clip gradients, and whether steps use these;
+    `clipping` the lines that clip gradients, and whether steps use the clipped ones;
     `counted_padding` padding among the targets of losses; `saved_files` the files that `torch.save` wrote;
-    `training_mode` models that are evaluated in training mode; `unreached` parameters that run without gradients;
-    `zero_rates` optimizers that step at a learning rate of zero; `planned_epochs` the passes of the loop around the one
-    that draws batches; `joins` whether DDP's `join` takes uneven inputs;
+    `training_mode` models that are evaluated in training mode; `unreached` parameters that get no gradient;
+    `zero_rates` optimizers that step at a learning rate of zero; `planned_epochs` the iterations of the loop around the
+    loop that draws batches; `joins` whether DDP's `join` handles uneven inputs;
     `dtype_speeds` how fast a CPU computes in the 16-bit dtypes the script uses;
     `cpu_peak` the peak FLOP/s of a CPU, measured after the last window;
     `steps` how many optimizer steps were counted; `ended` how this rank's part ended: `recording` while it has not, and

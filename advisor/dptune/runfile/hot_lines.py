@@ -26,11 +26,12 @@ _FRAME = re.compile(r"(?:.*\.)?(?P<name>[^.]+) \((?P<file>.+):(?P<line>\d+)\)")
 class SampledShare:
     """The share of the steps of each rank, with its sampling error; `samples` of the rank with most of them.
 
-    In 5 % of recordings the share is below the interval of a rank, in 5 % above. Samples are spread over each step, so
-    the shares found in steps that do the same differ less than independent samples would: of a loop that takes 30 to
-    37 % of each step, 150 to 200 samples in 20 steps found it with an error of 1.6 % of the step (standard deviation of
-    six recordings beside a timer in the script), where that many independent ones have 3.6 %. So the error is that of
-    the mean of these steps, or that of independent samples if it is smaller, as for work of every fifth step.
+    The true share is below the interval of a rank in 5 % of recordings, and above it in 5 %. Samples are spread evenly
+    over each step, so if steps do the same work, their shares differ less than those of independent samples. Example: a
+    loop that takes 30 to 37 % of each step, with 150 to 200 samples in 20 steps. Against a timer in the script, the
+    error had a standard deviation of 1.6 % of the step in six recordings; as many independent samples would have 3.6 %.
+    So the error is that of the mean over steps, or that of independent samples if it is smaller, for example for work
+    in every fifth step.
     """
 
     by_rank: dict[int, Share]
@@ -109,9 +110,9 @@ def sampled_by_rank(facts: Sequence[Facts], inside: Callable[[SampledFacts], boo
 
 
 def _between_steps(window: Window, matching: Sequence[SampledFacts], share: float) -> float:
-    """The error of the share by its variation between steps (of a ratio's mean); infinite where steps are too few.
+    """The error of the share (a ratio of means), by its variation between steps; infinite if there are too few steps.
 
-    At least that of half a sample in all: no share is known better.
+    At least that of half a sample: no share is known more precisely.
     """
     if window.steps < _ENOUGH_STEPS:
         return inf
@@ -125,7 +126,7 @@ def _between_steps(window: Window, matching: Sequence[SampledFacts], share: floa
 
 
 def _student(degrees: int) -> float:
-    """Student's quantile that 5 % lie above, by the first terms of its expansion: within 0.004 from 7 degrees on."""
+    """The 95 % quantile of Student's t, by the first terms of its expansion: within 0.004 from 7 degrees on."""
     return _Z + (_Z**3 + _Z) / (4 * degrees) + (5 * _Z**5 + 16 * _Z**3 + 3 * _Z) / (96 * degrees**2)
 
 

@@ -1,4 +1,4 @@
-"""Known costly forms of the lines in which a function of the script spends its time, in untraced steps."""
+"""Known costly patterns (forms) of the lines in which a function of the script spends its time, in untraced steps."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from dptune.runfile.facts import Facts
 
 _LEAST_LOOKS = 3  # fewer may be chance
-_LEAST_SHARE = 0.3  # of the function's time: what the other lines do counts for more
+_LEAST_SHARE = 0.3  # of the function's time: below, its other lines matter more
 _FRAME = re.compile(r"(?:.*\.)?(?P<name>[^.]+) \((?P<at>(?P<file>.+):\d+)\)")
 
 
 @dataclass(frozen=True)
 class LineForm:
-    """A form, the line (`file:line`) that has it, the function of the script that this line calls, or "", and the
-    share of the function's time that is spent in lines of this form.
+    """A form; the line (`file:line`) that has it and takes most time; the function of the script that this line calls,
+    or ""; and the share of the function's time in lines of this form.
     """
 
     form: str
@@ -27,9 +27,9 @@ class LineForm:
 
 
 def line_form(facts: Sequence[Facts], name: str, file: str, form: str = "") -> LineForm | None:
-    """The form in which a function spends most of its time, itself or in what it calls; None where none is known.
+    """The form in which a function spends most of its time, itself or in what it calls; None if none is known.
 
-    `form`: lines of this form in the function itself, whatever their share, for one that runs the training loop.
+    `form`: only lines of this form in the function itself, whatever their share: for a function with the training loop.
     """
     name = name.rpartition(".")[2]
     spent: Counter[str] = Counter()

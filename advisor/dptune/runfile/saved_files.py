@@ -1,4 +1,4 @@
-"""Files that the script saves, by rank: ranks that save the same one overwrite each other."""
+"""Files that the script saves, by rank: ranks that save the same file overwrite each other."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from itertools import pairwise
 class SavedFileFacts:
     """A file that the process wrote with `torch.save`: its path without links, the script's line, and how often.
 
-    `began_ns` and `ended_ns`: the last time, by the clock of the host. `times` is 0 for a call that the source of the
-    training loop shows, and the recording did not reach.
+    `began_ns` and `ended_ns`: of the last write, by the clock of the host. `times` is 0 for a call that was found in
+    the source of the training loop and not reached by the recording.
     """
 
     path: str
@@ -24,7 +24,10 @@ class SavedFileFacts:
 
 @dataclass
 class SharedFile:
-    """A file that several ranks of a host wrote, or will; `overlaps`: whether two of them wrote it at the same time."""
+    """A file that several ranks of a host wrote or will write.
+
+    `times`: the fewest writes of a rank. `overlaps`: whether two of them wrote it at the same time.
+    """
 
     path: str
     where: str | None
@@ -34,7 +37,7 @@ class SharedFile:
 
 
 def shared_files(saved: Sequence[tuple[int, str, Sequence[SavedFileFacts]]]) -> list[SharedFile]:
-    """From each rank, its host and the files it saved; the file that most ranks wrote first."""
+    """The shared files of (rank, host, files) tuples: written ones first, those of most ranks before others."""
     writers: dict[tuple[str, str], list[tuple[int, SavedFileFacts]]] = {}
     for rank, host, files in saved:
         for file in files:

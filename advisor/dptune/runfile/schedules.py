@@ -54,9 +54,9 @@ def epochs_of(length: int, batches: int, batches_per_step: int) -> tuple[int, in
 
 @dataclass
 class ZeroRateFacts:
-    """An optimizer of whose `steps` some were made at a learning rate of zero: `zero`, and whether the last one was.
+    """An optimizer and how many of its `steps` had a learning rate of zero (`zero`), and whether the last one had.
 
-    `where` is the line that makes it.
+    `where` is the line that creates the optimizer.
     """
 
     optimizer: str

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 @dataclass
 class TrainingModeFacts:
-    """A trained model that ran on batches drawn without gradients, in training mode.
+    """A trained model that ran in training mode, on batches drawn with gradients disabled.
 
-    `dropouts` and `norms` are its layers that evaluation mode changes; `calls` its calls on such batches, of which
-    `training` were made with all these layers in training mode. `where`: the script's line that calls it. `ahead`: a
-    line that will, by the source of the training loop, which the recording did not reach.
+    `dropouts` and `norms`: the numbers of its layers that evaluation mode changes. `calls`: its calls on such batches;
+    in `training` of them all these layers were in training mode. `where`: the line of the script that calls it.
+    `ahead`: a line that will call it, found in the source of the training loop and not reached by the recording.
     """
 
     model: str

@@ -1,4 +1,4 @@
-"""Parameters that an optimizer holds and that no backward pass gives a gradient, though their modules run."""
+"""Parameters of an optimizer that get no gradient from any backward pass, although their modules run."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 class UnreachedFacts:
     """Modules of one optimizer whose outputs require gradients, and whose parameters get none.
 
-    `names` are the outermost of these modules. Of `parameters` of the optimizer that require gradients, `unreached` got
-    none in all `steps` of the warm-up, and their modules ran in `runs` of them. `where`: the line that makes the
-    optimizer.
+    `names`: the outermost of these modules. `parameters`: those of the optimizer that require gradients; `unreached` of
+    them got none in any of the `steps` of the warm-up, and their modules ran in `runs` steps. `where`: the line that
+    creates the optimizer.
     """
 
     optimizer: str

@@ -20,11 +20,11 @@ class SampledFacts:
     `path` are the script's lines from the outermost on, as `function (file:line)`; `phase` is `loader`, `forward`,
     `backward`, `optimizer`, `collective` or empty, by the outermost of them that it was in; `kind` is `saving`,
     `logging`, `plotting`, `metrics`, `evaluation` or empty, by the libraries that it was in; `through` is the function
-    of a library that the last line calls, or that of the kind. `form` is what the source of one of the lines does,
-    where that is a known costly form, and `form_at` which line of `path`, from 0: `constants` (it calls a function of
-    the script with constants only), `copy`, `tensor` (one made of Python values), `reading`, `writing`, `histogram`,
-    `rows` (of a table), `sorting` or `elements` (a loop over them); empty where none is known. `spent_ns` is the time
-    by step of the window, numbered from 0 in `steps`, and `looks` how many times it was found there.
+    of a library that the last line calls, or that of the kind. `form` is the known costly pattern in the source of one
+    of the lines, and `form_at` the index of this line in `path`: `constants` (it calls a function of the script with
+    constants only), `copy`, `tensor` (made of Python values), `reading`, `writing`, `histogram`, `rows` (of a table),
+    `sorting` or `elements` (a loop over single values); empty if none is known. `spent_ns` is the time by step of the
+    window, numbered from 0 in `steps`, and `looks` the number of samples.
     """
 
     path: list[str] = field(default_factory=list)

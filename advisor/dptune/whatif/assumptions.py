@@ -96,14 +96,14 @@ _ON_GPUS = {
     "ddp.gradient_as_bucket_view": "only copies out of buckets are saved",
     "accumulation.": "with fewer micro-batches, the last recorded ones remain; with more, each recorded pass takes "
     "longer in proportion",
-    "ddp.no_sync": "a pass without communication takes as long as before, except in the reducer of DDP",
+    "ddp.no_sync": "a pass without communication takes as long as before, without the time in DDP's reducer",
     "straggler.balanced": "each kernel and the host work before each launch take their mean over ranks",
     "straggler.removed": "each kernel of the slowest rank, and its host work, take the median of the others",
     "loader.batch_size": _BATCH,
     "batch.": _BATCH,
-    "loader.num_workers": "each worker prepares a batch as fast as the script did; of a traced step, workers alone "
-    "save at most the time that the device is idle for input, unless the host limits the step",
-    "copies.": "copies from pinned memory reach 6 to 50 GB/s, and are no slower than those from pageable memory",
+    "loader.num_workers": "each worker prepares a batch as fast as the script did; workers alone save at most the "
+    "time that the device idles for input in a traced step, unless the host limits the step",
+    "copies.": "copies from pinned memory reach 6 to 50 GB/s, and are no slower than from pageable memory",
     "precision.": _PRECISION,
     "cudnn.allow_tf32": _PRECISION,
     "fsdp.param_dtype": _PRECISION,

@@ -69,7 +69,7 @@ class RunModel:
     the unchanged model has it, before what it lacks is laid to its exchanges. All predictions may be off by `slack_ns`.
     `facts` are those of the recorded ranks, `crowded` whether they share cores. A replay of GPU steps uses every
     recorded step; `variation_share` is the difference between the mean steps of its two halves, as a share of a step,
-    among steps that are alike. `unlike` says which are like no other.
+    among steps of the same kind. `unlike` names steps that no other is comparable with.
     """
 
     model: Model
@@ -359,7 +359,7 @@ class RunModel:
 
 
 def _changed(program: Program, changes: Mapping[str, Value], side: Side = Side.MIDDLE) -> Program:
-    """The program after changes, with kernels as much slower as what then transfers beside them makes them."""
+    """The program after changes, with kernels slowed down by the transfers that then overlap them."""
     other = gpu_changed(program, changes, side)
     return other if unchanged(program, other) else contended(other)
 

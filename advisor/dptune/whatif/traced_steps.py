@@ -37,7 +37,7 @@ def least_of_devices_ns(before: StepModel | Program, step_ns: float, floor_ns: f
 
 
 def with_room(least: float, step_ns: float, program: StepModel | Program) -> float:
-    """The same at best: a host that limits the step spends time on its loader for which no device is idle, ns."""
+    """The same at best, in ns: a host that limits the step spends time on its loader while no device is idle."""
     if not least or not isinstance(program, Program):
         return least
     waits: dict[int, float] = {}

@@ -1,4 +1,4 @@
-"""Gradients are clipped, but optimizer steps use other gradients.
+"""Gradient clipping has no effect, or FSDP1 ranks clip by different norms.
 
 ## What it measures
 
@@ -7,14 +7,14 @@ clipped gradients between the call and the optimizer step. Reported if this happ
 times. Calls with a limit of 1e9 or more, which only measure the norm, steps with a closure, and steps inside a backward
 pass are left out.
 
-Also reported: `torch.nn.utils.clip_grad_norm_` on parameters that FullyShardedDataParallel (FSDP1) shards.
+Also reported: `torch.nn.utils.clip_grad_norm_` on parameters that are sharded by FullyShardedDataParallel (FSDP1).
 
 ## Why it matters
 
 Clipping changes the gradients that exist when it is called. Called before the backward pass, or after the step, it
-clips nothing that the optimizer uses: one batch with a large gradient can ruin the weights, and raising or lowering
-`max_norm` has no effect. With FSDP1, each rank holds a part of each gradient, so each computes another norm and scales
-its part by another factor.
+clips nothing that the optimizer uses: one batch with a large gradient can ruin the weights, and changing `max_norm` has
+no effect. With FSDP1, each rank holds a shard of each gradient, so ranks compute different norms and scale their shards
+by different factors.
 
 ## What to change
 
@@ -29,14 +29,14 @@ With FSDP1, call the wrapped model's own method: `model.clip_grad_norm_(1.0)`.
 
 ## When to leave it alone
 
-- Only the returned norm is used, for a log. Then pass `float("inf")` as the limit.
+- Only the returned norm is used, for logging. Then pass `float("inf")` as the limit.
 
 ## References
 
 - torch.nn.utils.clip_grad_norm_: "Gradients are modified in-place":
   https://pytorch.org/docs/stable/generated/torch.nn.utils.clip_grad_norm_.html
 - torch.distributed.fsdp.FullyShardedDataParallel.clip_grad_norm_: https://pytorch.org/docs/stable/fsdp.html
-- Three steps: fewer may be the first of a schedule of passes, as with several micro-batches.
+- Three steps: one or two may be the start of a longer pattern, for example of gradient accumulation.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ RULE = Rule(
     name="clipping-without-effect",
     family="batch",
     kind="risk",
-    summary="gradients are clipped, but optimizer steps use other gradients",
+    summary="gradient clipping has no effect, or FSDP1 ranks clip by different norms",
     since="0.1",
     asked_when_busy=True,
     needs="recording",
@@ -63,7 +63,7 @@ RULE = Rule(
 
 
 def check(run: RunView) -> Iterator[Advice]:
-    """Name the lines that clip gradients which no step uses, or the shards of one rank."""
+    """Name the lines that clip gradients no step uses, or shards by the norm of one rank."""
     if run.recorded_about("clipping") is None:
         return
     lines = next((facts.clipping for facts in run.facts if facts.clipping), [])
@@ -83,8 +83,8 @@ def _unused(found: ClippingFacts) -> Advice:
         why="Clipping changes the gradients that exist when it is called. Called after the step or before the backward "
         "pass, it does not limit any update.",
         evidence=[
-            Evidence(label="steps on gradients that were not clipped", value=found.changed, unit=f"of {found.steps}"),
-            Evidence(label="calls that clip, in warm-up", value=found.calls),
+            Evidence(label="steps with unclipped gradients", value=found.changed, unit=f"of {found.steps}"),
+            Evidence(label="clipping calls in warm-up steps", value=found.calls),
             *known("optimizer steps at", found.step_where),
         ],
         remedy=f"Move the call at {found.where} between the backward pass and the optimizer step.",
@@ -96,11 +96,11 @@ def _unused(found: ClippingFacts) -> Advice:
 def _local(found: ClippingFacts) -> Advice:
     return results_at_risk(
         RULE,
-        title=f"{found.where} clips the shards of FullyShardedDataParallel by the norm of one rank: each rank scales "
-        "its part of the gradient by another factor",
-        why="torch.nn.utils.clip_grad_norm_ sees only the parts of the gradients that this rank holds.",
-        evidence=[Evidence(label="calls on sharded parameters, in warm-up", value=found.local)],
-        remedy=f"Call `clip_grad_norm_` of the wrapped model at {found.where}: it computes the norm over all ranks.",
+        title=f"{found.where} clips the shards of FullyShardedDataParallel by the norm of one rank: ranks scale their "
+        "shards by different factors",
+        why="torch.nn.utils.clip_grad_norm_ sees only the gradient shards of its own rank.",
+        evidence=[Evidence(label="calls on sharded parameters in warm-up steps", value=found.local)],
+        remedy=f"At {found.where}, call `clip_grad_norm_` of the wrapped model: it computes the norm over all ranks.",
         watch="The norm becomes larger: check max_norm.",
         subject="local",
     )

@@ -31,8 +31,8 @@ If the part should not be trained, set `requires_grad_(False)` on it, and give t
 - PyTorch, "Autograd mechanics", on `requires_grad` and locally disabled gradients:
   https://pytorch.org/docs/stable/notes/autograd.html
 - torch.Tensor.detach: https://pytorch.org/docs/stable/generated/torch.Tensor.detach.html
-- A tenth: pretrained models often have a small head whose output a script leaves out, as the pooler of BERT, which has
-  0.5 % of its parameters.
+- A tenth: scripts often leave out the output of a small part of a pretrained model. BERT's pooler has 0.5 % of its
+  parameters.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ from dptune.rule import Rule, RunView, Threshold
 from dptune_rules.at_risk import results_at_risk
 from dptune_rules.known import in_parentheses, known
 
-WORTH_SHARE = Threshold("worth_share", 0.1, "of the parameters: an output left out of a pretrained model has less")
-LEAST_STEPS = 2  # after the first, at which parameters without a gradient were found
+WORTH_SHARE = Threshold("worth_share", 0.1, "of the parameters: an unused head of a pretrained model has fewer")
+LEAST_STEPS = 2  # after the first step, which finds the parameters without a gradient
 
 RULE = Rule(
     code="DP308",

@@ -2,30 +2,31 @@
 
 ## What it measures
 
-The learning rates of all groups at each optimizer step, until the recording ends. Reported if at least ten steps, and
-at least half of all, are made at a rate of exactly zero, including the last one. A rate that is a tensor is not read.
+The learning rates of all parameter groups at each optimizer step, until the recording ends. Reported if at least ten
+steps, at least half of all, and the last one have a rate of exactly zero in every group. Rates that are tensors are not
+read.
 
 ## Why it matters
 
-Such a step computes gradients and leaves the weights as they are (AdamW also multiplies weight decay by the rate).
-Usual causes are a warm-up that starts at zero and a `scheduler.step()` that is never called, integer division in the
-function of a `LambdaLR`, and a schedule that ended before the training.
+Such a step leaves the weights unchanged (AdamW multiplies weight decay by the rate, too). Usual causes: a warm-up that
+starts at zero while `scheduler.step()` is never called, integer division in the function of a `LambdaLR`, and a
+schedule that ends before training does.
 
 ## What to change
 
-Call `scheduler.step()` after each `optimizer.step()` if the warm-up counts steps, or give the schedule the length of
-the training.
+Call `scheduler.step()` after each `optimizer.step()` if the warm-up counts steps, or make the schedule as long as the
+training.
 
 ## When to leave it alone
 
-- A parameter group or a whole optimizer is switched off on purpose by its rate. Skipping its step saves time.
+- The optimizer is switched off on purpose by its rate. Skipping its step saves time.
 
 ## References
 
 - PyTorch, "How to adjust learning rate": https://pytorch.org/docs/stable/optim.html
 - transformers, `get_linear_schedule_with_warmup`, whose first rate is zero:
   https://huggingface.co/docs/transformers/main_classes/optimizer_schedules
-- Ten steps: schedules with a warm-up start with one step at zero, and some restart there.
+- Ten steps: a warm-up often has one step at zero, and some schedules restart at zero.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ RULE = Rule(
 
 
 def check(run: RunView) -> Iterator[Advice]:
-    """Name the optimizers that most steps leave at a rate of zero."""
+    """Name the optimizers whose steps mostly have a learning rate of zero."""
     if run.recorded_about("zero_rates") is None:
         return
     facts = next((facts for facts in run.facts if facts.zero_rates), None)
@@ -63,8 +64,8 @@ def check(run: RunView) -> Iterator[Advice]:
         often = "all" if found.zero == found.steps else f"{found.zero} of"
         yield results_at_risk(
             RULE,
-            title=f"{found.optimizer}{in_parentheses(found.where)} makes {often} {found.steps} recorded steps at a "
-            "learning rate of 0: the weights do not change",
+            title=f"{found.optimizer}{in_parentheses(found.where)} takes {often} {found.steps} recorded steps at a "
+            "learning rate of 0, which leaves the weights unchanged",
             why=_why(schedule),
             evidence=[
                 Evidence(label="steps at a learning rate of 0", value=found.zero, unit=f"of {found.steps}"),

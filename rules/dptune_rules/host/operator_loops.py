@@ -34,12 +34,12 @@ whole batch pays that cost once.
 On a CPU, what an operator takes beyond 10 us is compute. Where that is half or more of the time of all operators in the
 loop, one call for the whole batch would compute the same and save little. Look for results that recur: with the same
 pairs in every permutation, compute each pair once and index the table of pairs. Whether results recur is not recorded,
-so the confidence is low, the impact at most medium, and the saving an upper bound. Checks are not judged by this: none
+so the confidence is low, the impact at most medium, and the saving an upper bound. Checks for NaN are exempt: none
 of their compute is needed.
 
 On a CPU, with enough stack samples, the saving is predicted from the sampled time of the loop and of its backward pass,
-which the trace matches by autograd's sequence numbers. The interval ends at all of this time. It starts at four fifths
-of what is not compute: compute is taken as one nanosecond per input element, and matrix products as the time they took.
+which the trace matches by autograd's sequence numbers. The interval ends at 1.3 times this time. It starts at 0.8 times
+what is not compute: compute is taken as one nanosecond per input element, and matrix products as the time they took.
 The interval includes the sampling error, and 30 % for the backward pass, which only the trace shows. Otherwise the
 saving is an upper bound: the time of the loop, or three times that for a loop in the forward pass, because its backward
 pass takes up to twice as long. If the backward pass runs none of these operators, the results of the loop need no
@@ -183,7 +183,7 @@ def _is_by_sample(run: RunView, loop: OperatorLoop) -> bool:
 
 
 def _computes(run: RunView, loop: OperatorLoop) -> bool:
-    """Whether most of it is compute that one call for the whole batch would do as well; checks need none of theirs."""
+    """Whether most of it is compute that one call for the whole batch also needs; checks need no compute."""
     computed = loop.least_computed_share
     if loop.checks or loop.operator in LAYERS:
         return False

@@ -2,9 +2,9 @@
 
 ## What it measures
 
-The operator that one function of the script calls most, or that its loop repeats, outside of forward and backward
-passes and the optimizer's step, if it is called about as often in a step as the model has parameter tensors; and the
-host time of that function, as a share of the untraced step. It is read from the detailed window. Typical are moving
+Functions of the script that, outside of forward and backward passes and the optimizer's step, call one operator about
+as often per step as the model has parameter tensors: the operator that they call most, or that their loop repeats. And
+the host time of these functions, as a share of the untraced step. Read from the detailed window. Typical are moving
 averages of the weights (EMA), clipping of gradients, weight decay, and zeroing.
 
 ## Why it matters
@@ -64,7 +64,7 @@ REMEDIES = {
     "clamp_": "torch._foreach_clamp_max_(tensors, limit), or torch._foreach_clamp_min_",
     "addcmul_": "torch._foreach_addcmul_(tensors, first, second)",
     "addcdiv_": "torch._foreach_addcdiv_(tensors, first, second)",
-    "mul": "torch._foreach_mul(tensors, factor), or for a moving average torch._foreach_lerp_ in place",
+    "mul": "torch._foreach_mul(tensors, factor), or torch._foreach_lerp_ for a moving average",
 }
 NORMS = ("norm", "linalg_vector_norm")
 CLIPPING = "torch.nn.utils.clip_grad_norm_(parameters, max_norm, foreach=True)"

@@ -21,9 +21,10 @@ The training thread cannot launch the next step before it is done, and in data-p
 - Plots: after training, or in another process, from values that are kept.
 - Checkpoints: every N steps, or asynchronously (`torch.distributed.checkpoint.async_save`).
 
-On a CPU the saving is predicted: the sampled time with its sampling error (90 %), less a fifth for work that remains
-every N steps. If only some ranks do the work, the next busiest rank limits the saving. On a GPU, which may hide the
-time, and where another rank may be equally busy anyway, the saving is an upper bound.
+On a CPU the saving is predicted: 0.8 to 1.3 times the sampled time, with its sampling error (90 %). Some work usually
+remains every N steps, and other work can run faster without it. If only some ranks do the work, the next busiest rank
+limits the saving. On a GPU, which may hide the time, and where another rank may be equally busy anyway, the saving is
+an upper bound.
 
 ## When to leave it alone
 

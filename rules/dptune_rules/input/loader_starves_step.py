@@ -50,8 +50,9 @@ also frees cores for communication: it saves at most the wait plus the core time
 time in which a rank computes nothing else. Where ranks waited for 59 and 62 % of a step, this bound was 75 and 74 %,
 and 65 % was saved both times.
 
-If the slowest line has a known form, the remedy is named: a comparison with a whole column for each sample, an archive
-that is opened for each sample, `index()` of a list, and `pop(i)` from the middle of a list.
+If the slowest line has a known costly pattern, the remedy is named: a comparison with a whole column for each sample,
+an archive that is opened for each sample, `index()` of a list, `pop(i)` from the middle of a list, and the patterns
+that DP901 knows.
 
 A `TensorDataset` indexes its tensors for each sample, and the loader stacks the samples again: a batch of 2,048 rows
 and three tensors calls 6,144 operators. It also accepts a list of indices: with `batch_size=None` and a `BatchSampler`

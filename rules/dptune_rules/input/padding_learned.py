@@ -6,7 +6,7 @@ In up to four calls and backward passes of the warm-up steps, the targets of the
 
 - of a model that takes `labels` and `attention_mask` of the same shape, as causal and masked language models and token
   classifiers of transformers do: labels other than -100 at positions where the mask is 0;
-- of an encoder-decoder model of transformers: labels equal to `pad_token_id`, if that is not also the end of text;
+- of an encoder-decoder model of transformers: labels equal to `pad_token_id`, unless that is also `eos_token_id`;
 - of other cross entropies: targets equal to the `padding_idx` of an embedding with one row per class of the loss, if
   `ignore_index` differs and the loss is a mean or a sum without class weights, so that nothing can mask it later.
 
@@ -14,13 +14,13 @@ Reported from 1 % of the targets that count.
 
 ## Why it matters
 
-Padding is easy to predict: the loss looks better than it is and depends on how much padding a batch has, gradients of
+Padding is easy to predict: the loss looks lower than it is and depends on how much padding a batch has, gradients of
 real tokens get less weight, and generated text can end in padding.
 
 ## What to change
 
-Ignore padding in the loss. For models of transformers, set labels to -100 where the mask is 0, not where the id is that
-of padding, which may also be the end of text:
+Ignore padding in the loss. For models of transformers, set labels to -100 where the mask is 0, not where the token is
+the padding token, which may also mark the end of text:
 
     labels = ids.clone()
     labels[attention_mask == 0] = -100
@@ -29,14 +29,14 @@ In a loop of your own: `nn.CrossEntropyLoss(ignore_index=PAD)`.
 
 ## When to leave it alone
 
-- The model should learn to write padding, for example as the only mark of the end.
+- The model should learn to generate padding, for example because only padding marks the end of text.
 
 ## References
 
 - transformers, glossary, "labels": "tokens with indices set to -100 are ignored":
   https://huggingface.co/docs/transformers/glossary#labels
 - torch.nn.CrossEntropyLoss, `ignore_index`: https://pytorch.org/docs/stable/generated/torch.nn.CrossEntropyLoss.html
-- 1 %: one position in a sample of 100, as one padding token that marks the end of each text.
+- 1 %: a text of 100 tokens may end in one padding token that marks its end.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ RULE = Rule(
 
 
 def check(run: RunView) -> Iterator[Advice]:
-    """Name the model or the loss with most padding among its targets."""
+    """Name the model or the loss with the largest share of padding among its targets."""
     if run.recorded_about("counted_padding") is None:
         return
     facts = next((facts for facts in run.facts if facts.counted_padding), None)

@@ -1,21 +1,21 @@
-"""Ranks have different numbers of batches in an epoch: training hangs at its end.
+"""Ranks have different numbers of batches per epoch: training can hang at the end of an epoch.
 
 ## What it measures
 
 The length of the loader that most batches are drawn from, on each rank of a DDP or FSDP training, if the script's loop
 over it is inside a loop over epochs (`for epoch in range(90)`). Reported if the lengths differ, no rank has drawn more
-than an epoch, and neither DDP's `join` nor an engine takes care of it.
+than an epoch, and neither DDP's `join` nor an engine handles it.
 
 ## Why it matters
 
-Each backward pass waits for all ranks. The rank with fewer batches leaves the loop first; the others wait for it in
-their next backward pass until the process group's timeout, or pair their all-reduce with another one of that rank, for
-example of its validation or of its next epoch.
+Each backward pass waits for all ranks. The rank with fewer batches leaves the loop first. In their next backward pass,
+the others wait for it until the process group's timeout, or their all-reduce is matched with a later one of that rank,
+for example in its validation or its next epoch.
 
 ## What to change
 
-Give each rank the same number of batches: a `DistributedSampler` pads (or with `drop_last=True` drops) samples to that
-end. With shards of files, stop all ranks at the smallest number of batches:
+Give each rank the same number of batches. A `DistributedSampler` does so: it repeats samples, or drops some with
+`drop_last=True`. If each rank reads its own files, stop all ranks at the smallest number of batches:
 
     steps = torch.tensor(len(loader))
     torch.distributed.all_reduce(steps, op=torch.distributed.ReduceOp.MIN)
@@ -49,7 +49,7 @@ RULE = Rule(
     name="uneven-epochs",
     family="input",
     kind="risk",
-    summary="ranks have different numbers of batches in an epoch: training hangs at its end",
+    summary="ranks have different numbers of batches per epoch: training can hang at the end of an epoch",
     since="0.1",
     asked_when_busy=True,
     needs="recording",
@@ -76,16 +76,16 @@ def check(run: RunView) -> Iterator[Advice]:
     where = loader.where if loader else None
     yield results_at_risk(
         RULE,
-        title=f"Rank {short} has {lengths[short]:,} batches in an epoch and rank {long} {lengths[long]:,}"
-        f"{in_parentheses(where)}: training hangs at the end of the first epoch",
-        why=f"After its last batch rank {short} takes part in no more backward passes, and the others wait for it.",
+        title=f"Rank {short} has {lengths[short]:,} batches per epoch and rank {long} has {lengths[long]:,}"
+        f"{in_parentheses(where)}: training can hang at the end of the first epoch",
+        why=f"After its last batch, rank {short} runs no backward pass, and the others wait for its collectives.",
         confidence="medium",
         evidence=[
             *[Evidence(label=f"batches per epoch of rank {rank}", value=lengths[rank]) for rank in (short, long)],
             *known("the loop over it", loader.iterated_at if loader else None),
         ],
         watch="Use a DistributedSampler, stop all ranks at the smallest number of batches, or train inside "
-        "`with model.join():`. Leave it where the loop always ends earlier.",
+        "`with model.join():`. Leave it if the loop always ends earlier.",
         subject="epoch",
     )
 

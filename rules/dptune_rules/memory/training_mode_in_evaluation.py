@@ -2,18 +2,18 @@
 
 ## What it measures
 
-Calls of a trained model without gradients, on a batch that a data loader has just given without gradients, in the
-recorded steps: whether all its dropout (`p > 0`) and trained BatchNorm layers are in training mode. Models without such
-layers, models with some of them in evaluation mode, functions named after statistics or repeated sampling (`update_bn`,
-`mc_dropout`), and compiled models are left out. If the
-recording ends before the first evaluation, dptune reads the source of the training loop and of the functions it calls:
-a loop over a data loader that calls the model without gradients, in a script that nowhere changes the mode of a module.
+Calls of a trained model with gradients disabled, on a batch that a data loader has just returned with gradients
+disabled, in the recorded steps: whether all its dropout (`p > 0`) and trained BatchNorm layers are in training mode.
+Models without such layers, models with some of them in evaluation mode, functions named after statistics or repeated
+sampling (`update_bn`, `mc_dropout`), and compiled models are left out. If the recording ends before the first
+evaluation, dptune reads the source of the training loop and of the functions it calls, and reports a loop over a data
+loader that calls the model with gradients disabled, if the script never changes the mode of a module.
 
 ## Why it matters
 
-Dropout is active, so that scores are worse than the model and differ from run to run. BatchNorm normalizes by the
-statistics of the evaluated batch and adds them to its running statistics: the trained model changes with each
-evaluation, by data that it should not see. Early stopping and the choice of the best checkpoint depend on such scores.
+With active dropout, scores are worse than in evaluation mode and vary from run to run. BatchNorm normalizes by the
+statistics of the evaluated batch and adds them to its running statistics: each evaluation changes the model, with data
+that it should not see. Early stopping and the choice of the best checkpoint depend on these scores.
 
 ## What to change
 
@@ -67,15 +67,15 @@ def check(run: RunView) -> Iterator[Advice]:
         yield results_at_risk(
             RULE,
             title=f"`{found.model}` is evaluated in training mode{in_parentheses(found.where)}: {_effects(found)}",
-            why="Scores depend on chance or on the batch, and not only on the model.",
+            why="Scores depend on random dropout or on the batch, not only on the model.",
             confidence="high" if found.norms else "medium",
             evidence=[
                 Evidence(
-                    label="calls in training mode, without gradients", value=found.training, unit=f"of {found.calls}"
+                    label="calls without gradients in training mode", value=found.training, unit=f"of {found.calls}"
                 )
             ],
             remedy="Call `model.eval()` before the evaluation, and `model.train()` after it.",
-            watch="Scores change: those before and after cannot be compared.",
+            watch="Scores change: do not compare them with earlier ones.",
             subject=found.model,
         )
 
@@ -85,11 +85,11 @@ def _ahead(found: TrainingModeFacts, line: str) -> Advice:
         RULE,
         title=f"`{found.model}` will be evaluated in training mode at {line}: the script never calls .eval(), so "
         f"{_effects(found)}",
-        why="Scores depend on chance or on the batch, and not only on the model.",
+        why="Scores depend on random dropout or on the batch, not only on the model.",
         confidence="medium",
         evidence=[Evidence(label="not reached in the recording", value=line)],
         remedy="Call `model.eval()` before the evaluation, and `model.train()` after it.",
-        watch="Scores change: those before and after cannot be compared.",
+        watch="Scores change: do not compare them with earlier ones.",
         subject=found.model,
     )
 

@@ -8,8 +8,8 @@ that skips half of the untraced steps or more, and at least five.
 
 ## Why it matters
 
-A NaN loss gives NaN gradients, and one step with them makes weights NaN: nothing is learned from then on, and every
-following loss is NaN. Steps that a scaler skips do not change the weights.
+A NaN loss gives NaN gradients, and one step with them makes weights NaN: from then on every loss is NaN. Steps that a
+scaler skips do not change the weights.
 
 ## What to change
 
@@ -38,7 +38,7 @@ from dptune.rule import Rule, RunView, Threshold
 from dptune_rules.at_risk import results_at_risk
 from dptune_rules.known import in_parentheses, known
 
-SKIPPED_SHARE = Threshold("skipped_share", 0.5, "of the untraced steps: a scale that has settled skips one in 2,000")
+SKIPPED_SHARE = Threshold("skipped_share", 0.5, "of the untraced steps: a settled scale skips about one in 2,000")
 LEAST_SKIPPED = 5
 
 RULE = Rule(
@@ -64,17 +64,18 @@ def check(run: RunView) -> Iterator[Advice]:
         return
     ranks = [facts.rank for facts, bad in found if bad]
     stays = len(bad) == len(facts.losses) - bad[0]
-    which = f"{'all' if stays else len(bad)} losses from backward pass {bad[0] + 1} on" if bad[0] else "all losses"
-    if not stays and not bad[0]:
-        which = f"{len(bad)} of {len(facts.losses)} losses"
+    kinds = _kinds([facts.losses[at] for at in bad])
+    if stays:
+        which = f"all losses{f' from backward pass {bad[0] + 1} on' if bad[0] else ''} are {kinds}"
+    else:
+        which = f"{len(bad)} of {len(facts.losses)} losses are {kinds}, the first in backward pass {bad[0] + 1}"
     yield results_at_risk(
         RULE,
-        title=f"The loss is not finite{in_parentheses(facts.backward_where)}: {which} are "
-        f"{_kinds([facts.losses[at] for at in bad])}",
+        title=f"The loss is not finite{in_parentheses(facts.backward_where)}: {which}",
         why="Its gradients are NaN, and one optimizer step with them makes weights NaN.",
         evidence=[
             Evidence(label="losses that are not finite", value=len(bad), unit=f"of {len(facts.losses)}"),
-            *known("last finite loss before", facts.losses[bad[0] - 1] if bad[0] else None),
+            *known("loss of the pass before", facts.losses[bad[0] - 1] if bad[0] else None),
             *(
                 [Evidence(label="ranks with such losses", value=", ".join(map(str, ranks)))]
                 if len(run.facts) > 1
@@ -108,8 +109,8 @@ def _skipped(run: RunView) -> Iterator[Advice]:
         return
     yield results_at_risk(
         RULE,
-        title=f"The GradScaler{in_parentheses(facts.grad_scaler_where)} skips {skipped} of {steps} steps: gradients "
-        "are not finite, and the weights do not change",
+        title=f"The GradScaler{in_parentheses(facts.grad_scaler_where)} skips {skipped} of {steps} steps because "
+        "their gradients are not finite",
         why="A scaler skips steps whose gradients are NaN or infinite, and halves its scale.",
         evidence=[
             Evidence(label="skipped steps", value=skipped, unit=f"of {steps} untraced"),

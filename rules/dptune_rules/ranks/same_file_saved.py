@@ -2,20 +2,19 @@
 
 ## What it measures
 
-The paths that each rank writes with `torch.save` while it is recorded. Reported if ranks of one host write the same
-regular file, with the times of their last writes. If the recording ends before the first checkpoint, dptune reads the
-source of the training loop and of the functions it calls: a call of `torch.save` that no condition keeps from any rank,
-with a path that is the same on them.
+The paths that each rank writes with `torch.save` while it is recorded. Reported if several ranks of one host write the
+same regular file; the times of their last writes show whether they overlap. If the recording ends before the first
+checkpoint, dptune reads the source of the training loop and of the functions it calls, and reports a `torch.save` that
+several ranks will call with the same path. A call behind a condition that may depend on the rank is left out.
 
 ## Why it matters
 
-Two processes that write a file at the same time can leave a mixture of both, which no longer loads: the checkpoint is
-lost when it is needed. One after the other they write the same bytes twice, or, where ranks differ, keep only what the
-last one wrote.
+Two processes that write a file at the same time can leave a mixture of both, which does not load when it is needed. If
+they write one after the other, only the last rank's state remains, and the other writes are wasted.
 
 ## What to change
 
-Save on one rank, to another name that is then moved into place:
+Save on one rank, under a temporary name, then rename the file:
 
     if torch.distributed.get_rank() == 0:
         torch.save(state, f"{path}.tmp")
@@ -63,22 +62,22 @@ def check(run: RunView) -> Iterator[Advice]:
         return
     file = found[0]
     ranks = ", ".join(map(str, file.ranks[:8])) + (", ..." if len(file.ranks) > 8 else "")
-    does, risk = "save", "at the same time: it can be corrupt" if file.overlaps else "one over the other"
+    does, risk = "save", "at the same time: it can be corrupt" if file.overlaps else "overwriting each other"
     if not file.times:
-        does, risk = "will save", "perhaps at the same time: it can be corrupt"
+        does, risk = "will save", "possibly at the same time: it can be corrupt"
     yield results_at_risk(
         RULE,
         impact="high" if file.overlaps or not file.times else "medium",
         confidence="high" if file.times else "medium",
         title=f"Ranks {ranks} {does} the same file{in_parentheses(file.where)}, {risk}",
-        why="Nothing orders writes of different processes: a file that two write can hold parts of both.",
+        why="Writes of different processes are not ordered: a file that two write can hold parts of both.",
         evidence=[
             Evidence(label="file", value=file.path),
-            *known("times that each rank saved it", file.times),
+            *known("saves per rank", file.times),
             *([] if file.times else [Evidence(label="not reached in the recording", value=file.where or "")]),
-            *known("more such files", len(found) - 1),
+            *known("other files that several ranks save", len(found) - 1),
         ],
-        remedy="Save under `if torch.distributed.get_rank() == 0:`, to another name, then `os.replace` it.",
+        remedy="Save only `if torch.distributed.get_rank() == 0:`, under a temporary name, then `os.replace` it.",
         watch="A barrier around the call is not enough: ranks would still write the same file.",
         subject="file",
     )

@@ -60,7 +60,7 @@ def _steps(whatif: WhatIf, width: int, run: str) -> Iterator[Line]:
     held_out = "" if held_out_share is None else f"; {percent(held_out_share)} on held-out steps"
     yield from labelled("Model check", f"{replayed}{held_out}).", width)
     if variation_share is not None:
-        words = f"Every second traced step and the others like it differ by {percent(variation_share)} in the mean."
+        words = f"Alternate traced steps of the same kind differ by {percent(variation_share)}."
         yield from labelled("Steps vary", words, width)
     if whatif.known("floor_ns") is not None:
         words = f"If communication took no time, a step would take {ns_as_ms(whatif.floor_ns)} ms. "

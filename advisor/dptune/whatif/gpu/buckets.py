@@ -163,7 +163,7 @@ class _Edit:
             self.edges[place] = edges
 
     def _spent_ns(self, reduction: Reduction) -> dict[int, float]:
-        """By place what hosts spend on a reduction; nothing where the trace has no ranges of it."""
+        """By place, what hosts spend on a reduction; empty if the trace has no ranges of it."""
         spans: dict[int, tuple[int, int]] = {}
         for place in reduction.calls:
             rank = self.ranks[place]
@@ -177,7 +177,7 @@ class _Edit:
 
     @cached_property
     def _spent(self) -> dict[int, list[tuple[int, float]]]:
-        """By rank, in order, the places of its host's items and what it spent on reductions before them."""
+        """By rank: the places of its host's items in order, and what the host spent on reductions before them."""
         found: dict[int, list[tuple[int, float]]] = defaultdict(list)
         for place, spent in sorted(self.before.spent_ns.get(Part.REDUCING, {}).items()):
             found[self.ranks[place]].append((place, spent))
@@ -195,8 +195,8 @@ class _Edit:
         """Other collectives of the same gradients, which take as many times what the link says as the recorded did.
 
         `shares`: by end the part of a recorded one in which its rank computed, which takes `slowed` times as long.
-        `off`: by what share all take longer or took less as recorded if there is one in each reduction, less if there
-        are more.
+        `off`: by what share a collective is longer by chance, or was shorter when recorded, if there is one per
+        reduction; less if there are more.
         """
         recorded_ns = sum(
             _took_ns(self.edges, bucket) / _times(_share(bucket, shares), slowed) for bucket in reduction.buckets
@@ -229,7 +229,7 @@ class _Edit:
         return replace(reduction, buckets=tuple(found))
 
     def _issued(self, reduction: Reduction, buckets: Sequence[Bucket], rank: int) -> None:
-        """The host spends on each new collective what it spent on a recorded one, after the call before it."""
+        """The host spends on each new collective what it spent on a recorded one, after the preceding call."""
         spent_ns = self.before.spent_ns.get(Part.ISSUING, {})
         issuing = [
             edge.item
@@ -276,13 +276,13 @@ class _Edit:
 
     @cached_property
     def _next(self) -> dict[int, int]:
-        """By place of an item of the host the place of the next one of its rank."""
+        """By place of a host item, the place of the next one of its rank."""
         edges = self.before.edges
         places = self.before.places(OF_HOST)
         return {edge.item: place for place in places for edge in edges[place] if edge.kind in OF_HOST}
 
     def _copied_back(self, reduction: Reduction, buckets: Sequence[Bucket], rank: int) -> None:
-        """The reducer waits for one bucket after the other, and copies the gradients of each out before the next."""
+        """The reducer waits for the buckets in turn, and copies each one's gradients out before the next wait."""
         copies = self._copies(reduction, rank)
         if len(copies) != len(reduction.gradient_bytes):
             return
@@ -382,10 +382,10 @@ class _Edit:
 
 
 def _unevenness(sizes: Sequence[float]) -> float:
-    """1 where one is all, less the more there are of them: of independent errors that is left of their sum."""
+    """1 for one size, less the more there are: the share of independent errors that remains in their sum."""
     return hypot(*sizes) / max(1.0, sum(sizes))
 
 
 def _between(spent: Sequence[tuple[int, float]], first: int, last: int) -> Sequence[tuple[int, float]]:
-    """Those of the places from one to another."""
+    """The entries of places from `first` to `last`."""
     return spent[bisect_left(spent, (first, 0.0)) : bisect_left(spent, (last + 1, 0.0))]

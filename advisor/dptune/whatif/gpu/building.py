@@ -132,7 +132,7 @@ def build(
 
 
 def _spent(items: Mapping[int, Items], first: Mapping[int, int], places: Ints) -> dict[Part, dict[int, float]]:
-    """By part and place of an item of the host what it spent on that part before."""
+    """By part and place of a host item, what the host spent on the part before the item."""
     found: dict[Part, dict[int, float]] = defaultdict(dict)
     for rank, each in items.items():
         for part, spent_ns in each.spent_ns.items():
@@ -220,7 +220,7 @@ def _of_rank(
 
 
 def _works(walk: Walk, kinds: Ints, ends: Ints) -> dict[int, int]:
-    """By end of a kernel which work it does, as the kernels that its stream runs before and after it show."""
+    """By end of a kernel, the number of its work, from the kernels that its stream runs before and after it."""
     computing = np.flatnonzero(np.isin(kinds, [*COMPUTING]) & (walk.launch != UNLAUNCHED))
     streams = walk.columns.queue[walk.rows[computing]]
     in_order = computing[np.lexsort((walk.columns.ts_ns[walk.launch[computing]], streams))]

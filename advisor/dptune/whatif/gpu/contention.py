@@ -1,7 +1,7 @@
-"""Kernels take longer while a collective of their rank transfers: how much as recorded, and with a change.
+"""The slowdown of kernels that overlap transfers of collectives of their rank: as recorded, and with a change.
 
-How much is seen where a trace has the same work with and without a transfer beside it. The same work is a kernel
-between the same kernels: what layers repeat, not only what steps do.
+It is measured where the trace has the same work with and without an overlapping transfer. Kernels do the same work if
+they have the same name and the same neighbors: across repeated layers, not only across steps.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ from dptune.whatif.gpu.graph import COMPUTING, Edge, Kind
 from dptune.whatif.gpu.program import Program
 
 Floats = NDArray[np.float64]
-_WITHOUT, _BESIDE = 0.02, 0.5  # of its time, in which a transfer runs: up to that none, from that on it shows
-_FEWEST = 20  # kernels seen beside a transfer whose work was seen without, too
+_WITHOUT, _BESIDE = 0.02, 0.5  # of its time with a transfer: up to the first alone, from the second on overlapped
+_FEWEST = 20  # kernels that overlap a transfer and whose work was also seen alone
 _LEAST_TIMES, _MOST_TIMES = 1.01, 2.0
-_REPLAYS = 2  # shorter kernels move others beside transfers
-_AROUND = 2  # kernels before and after one that tell its work
+_REPLAYS = 2  # shorter kernels change what overlaps
+_AROUND = 2  # kernels before and after one that identify its work
 
 
 def works(names: Ints) -> Ints:
-    """Numbers of the same work: of kernels in the order of their launches, by their names and those around them."""
+    """A number for each kernel's work, by its name and its neighbors'; kernels are in the order of their launches."""
     padded = np.concatenate((np.full(_AROUND, -1), names, np.full(_AROUND, -1)))
     around = np.stack([padded[by : by + len(names)] for by in range(2 * _AROUND + 1)], axis=1)
     return np.unique(around, axis=0, return_inverse=True)[1].reshape(-1).astype(np.int64)
 
 
 def with_contention(program: Program, work: Mapping[int, int]) -> Program:
-    """The program with the share of each kernel beside transfers, and how many times as long it takes beside them.
+    """The program with the share of each kernel that overlaps transfers, and the slowdown of kernels that do.
 
-    `work` is by place of the end of a kernel which work it does, numbered by rank and `works`.
+    `work`: by place of a kernel's end, the number of its work, by rank and `works`.
     """
     kernels = _Kernels(program)
     shares = kernels.shares(program, program.recorded_ns)
@@ -66,7 +66,7 @@ def with_contention(program: Program, work: Mapping[int, int]) -> Program:
 
 
 def contended(program: Program) -> Program:
-    """The program after a change, whose kernels are as much slower as the transfers now beside them make them."""
+    """The program after a change, with kernels slowed down by the transfers that now overlap them."""
     times = program.beside_times
     if times == 1.0 or not program.messages:
         return program
@@ -88,7 +88,7 @@ def contended(program: Program) -> Program:
 
 
 class _Kernels:
-    """The ends of kernels, what they wait for, and how long they take; numbered in order of their places."""
+    """The ends of kernels, their begins, and how long they take; numbered in order of their places."""
 
     def __init__(self, program: Program) -> None:
         found = [
@@ -102,7 +102,7 @@ class _Kernels:
         self.lag_ns: Floats = columns[:, 2]
 
     def shares(self, program: Program, times: Sequence[float]) -> Floats:
-        """The part of each in which a collective of its rank transfers."""
+        """The part of each kernel that overlaps a transfer of its rank."""
         moments = np.rint(np.asarray(times, dtype=np.float64)).astype(np.int64)
         beside = _transferring(program, moments)
         begin, end = moments[self.begins], moments[self.ends]
@@ -116,7 +116,7 @@ class _Kernels:
 
 
 def _transferring(program: Program, moments: Ints) -> dict[int, Intervals]:
-    """By rank when collectives transfer: from the last rank's begin to the end."""
+    """By rank, when collectives transfer: from the begin on the last rank to the end."""
     spans: dict[int, list[tuple[int, int]]] = {}
     for place in program.places((Kind.EXCHANGE,)):
         begun = [int(moments[edge.item]) for edge in program.edges[place] if edge.kind == Kind.EXCHANGE]
@@ -130,6 +130,6 @@ def _transferring(program: Program, moments: Ints) -> dict[int, Intervals]:
 
 
 def _weighted_median(pairs: Sequence[tuple[float, float]]) -> float:
-    """Of values with weights."""
+    """The weighted median of (value, weight) pairs."""
     values, weights = np.array(sorted(pairs), dtype=np.float64).T
     return float(values[np.searchsorted(np.cumsum(weights), weights.sum() / 2)])

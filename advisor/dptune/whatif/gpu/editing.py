@@ -78,7 +78,7 @@ def without(program: Program, gone: Collection[int]) -> Program:
 def without_part(program: Program, gone: Collection[int], part: Part) -> Program:
     """The program without a part: its operations take no time, and the host spends none on it.
 
-    What the host does between the calls of the part stays. Where the trace has no ranges of it, it goes with the calls.
+    What the host does between the calls of the part stays, unless the trace has no ranges of the part.
     """
     spent_ns = program.spent_ns.get(part, {})
     operations = [place for place in gone if not _is_of_host(program.edges[place])] if spent_ns else gone
@@ -88,7 +88,7 @@ def without_part(program: Program, gone: Collection[int], part: Part) -> Program
 
 
 def spared(edges: Sequence[Sequence[Edge]], spent_ns: Mapping[int, float]) -> dict[int, list[Edge]]:
-    """The edges of items of the host, by place, without so much of its time."""
+    """The edges of host items, by place, without this much host time."""
     return {
         place: [
             edge.lasting(max(0.0, edge.lag_ns - spent)) if edge.kind in (Kind.HOST, Kind.UPDATING) else edge

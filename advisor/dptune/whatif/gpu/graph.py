@@ -1,4 +1,4 @@
-"""What a program is made of: edges between items, messages that collectives send, steps as stretches of items."""
+"""The elements of a program: edges between items, messages of collectives, and steps as stretches of items."""
 
 from __future__ import annotations
 

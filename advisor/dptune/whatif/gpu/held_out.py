@@ -1,11 +1,12 @@
-"""How far traced steps are from others like them: what a model of some steps misses of those that it does not hold.
+"""How much traced steps of the same kind differ: the error that a model of some steps has on the others.
 
-Steps are alike that take the same turn (`measure.steps.groups`), and in which the caching allocator frees memory of the
-device or does not: it does so where it found none, as in a first step or after a larger batch, waits for the device,
-and allocates anew. No other step shows what that takes, so a step that is alone of its kind is compared with none.
+Steps are of the same kind if they are in the same group (`measure.steps.groups`), and if the caching allocator frees
+device memory in both or in neither. It frees memory when an allocation fails, as in a first step or after a larger
+batch; it then waits for the device and allocates again. Other steps do not show how long this takes, so a step that is
+the only one of its kind is compared with none.
 
-The window of the last step ends with its last operation, for no next step was recorded. Where all others took as long
-on the device as on the host, so does the last. Where not, steps are compared from end to end.
+No step was recorded after the last one, so its window ends with its last operation. If all other steps took as long on
+the device as on the host, the last one is given its time on the host. Else all steps are compared by their ends.
 """
 
 from __future__ import annotations
@@ -20,17 +21,17 @@ from dptune.measure.views import DeviceView, RankView
 from dptune.trace.kernels import LAUNCH_CATEGORIES
 
 _FREES = re.compile(r"(cuda|hip)Free$")
-NONE_ALIKE = "no two traced steps are alike: in some the allocator freed device memory"
+NONE_ALIKE = "no two traced steps are comparable: the allocator freed device memory in some"
 _FEWEST = 2  # steps of a kind, one to hold out
 _AS_LONG = 0.05  # of a step: how far the device's and the host's may be apart
 
 
 @dataclass(frozen=True)
 class HeldOut:
-    """`share`: difference between every second step of a kind and the others, / a step; None where none are alike.
+    """`share`: difference between alternate steps of a kind, as a share of a step; None if no two are of one kind.
 
-    `freeing_ns` are by number the steps in which the allocator frees memory where it does not in most, and `usual_ns`
-    the median of the others; empty and 0 where no step or most do.
+    `freeing_ns`: by number, the time of the steps in which the allocator frees memory, if these are a minority, and
+    `usual_ns` the median time of the others; else empty and 0.
     """
 
     share: float | None
@@ -39,20 +40,20 @@ class HeldOut:
 
     @property
     def sentence(self) -> str:
-        """Which steps are unlike the others, without a full stop; empty where none are."""
+        """Which steps differ in kind from the others, without a full stop; empty if none do."""
         if not self.freeing_ns:
             return ""
         several = len(self.freeing_ns) > 1
         numbers = ", ".join(map(str, self.freeing_ns))
         return (
-            f"the allocator freed device memory in step{'s' if several else ''} {numbers}, which took "
-            f"{median(self.freeing_ns.values()) / 1e6:.4g} ms{' in the median' if several else ''}, other steps "
-            f"{self.usual_ns / 1e6:.4g} ms: the measured step is of both"
+            f"the allocator freed device memory in step{'s' if several else ''} {numbers} "
+            f"({'median ' if several else ''}{median(self.freeing_ns.values()) / 1e6:.4g} ms; other steps "
+            f"{self.usual_ns / 1e6:.4g} ms), and the measured step time includes both kinds"
         )
 
 
 def held_out(views: Sequence[RankView], groups: Sequence[Sequence[int]]) -> HeldOut:
-    """Of the steps of all ranks; `groups` are the numbers of those that take the same turn."""
+    """The difference of the steps of all ranks; `groups` are the numbers of steps of the same group."""
     took = {number: float(median(each)) for number, each in _lengths(views).items()}
     freeing = _freeing(views) & took.keys()
     turn = {number: at for at, numbers in enumerate(groups) for number in numbers}
@@ -74,7 +75,7 @@ def held_out(views: Sequence[RankView], groups: Sequence[Sequence[int]]) -> Held
 
 
 def _lengths(views: Sequence[RankView]) -> dict[int, list[int]]:
-    """By number of a step how long it took on each rank."""
+    """By step number, how long it took on each rank."""
     found: dict[int, list[int]] = defaultdict(list)
     for view in views:
         device = max(view.devices, key=lambda candidate: len(candidate.windows), default=None)
@@ -86,7 +87,7 @@ def _lengths(views: Sequence[RankView]) -> dict[int, list[int]]:
 
 
 def _as_on_host(view: RankView, device: DeviceView) -> dict[int, int]:
-    """The windows, the last as long as the step of the host; none where others are not as long as that."""
+    """The lengths of the windows, the last as long as the host's step; empty if others differ from theirs."""
     found = {window.number: window.length_ns for window in device.windows if not window.open_ended}
     host = {step.number: step.length_ns for step in view.steps}
     if not found or any(abs(host.get(number, 0) - ns) > _AS_LONG * ns for number, ns in found.items()):
@@ -96,7 +97,7 @@ def _as_on_host(view: RankView, device: DeviceView) -> dict[int, int]:
 
 
 def _between_ends(view: RankView, device: DeviceView) -> dict[int, int]:
-    """From the end of what one step launched to that of the next: starts move where the host runs ahead."""
+    """From the end of what one step launched to that of the next: starts shift if the host runs ahead."""
     over: dict[int, int] = {}
     for at, step in enumerate(view.steps):
         rows = device.operations.rows[device.launched_in == at]
@@ -106,7 +107,7 @@ def _between_ends(view: RankView, device: DeviceView) -> dict[int, int]:
 
 
 def _freeing(views: Sequence[RankView]) -> set[int]:
-    """The numbers of the steps of the host in which a rank frees memory of the device."""
+    """The numbers of the host's steps in which a rank frees device memory."""
     found = set()
     for view in views:
         calls_ns = view.columns.ts_ns[view.columns.rows(LAUNCH_CATEGORIES, _FREES.match)]

@@ -35,7 +35,7 @@ class Moment(IntEnum):
 class HostItems:
     """The host's items in order. `waits` are by their number; operations are numbered after them, as `numbered` says.
 
-    `spent_ns`: how much of the host's own time before an item was spent on a part.
+    `spent_ns`: by part, how much of the host's own time before an item was spent on it.
 
     `calls` are the rows of those that launch, `call_items` the numbers of these.
     """

@@ -25,10 +25,10 @@ _GROWING = (COMPUTING - {Kind.UPDATE}) | {Kind.COPY}
 _GROWTH = Assumed(1.0, 0.95, 0.5)
 _DECODING = Assumed(1.15, 1.0, 1.0)  # a worker's time for a batch / the script's
 _FETCHING_NS = Assumed(2e6, 0.4e6, 0.0)  # from a worker's queue: a pickled message and shared memory
-# Bytes per ns of a copy from pinned memory: links of 16 lanes transfer 12, 25 and 50 as PCIe 3, 4 and 5, half of that
-# where two devices share one.
+# Bytes per ns of a copy from pinned memory: 16 lanes of PCIe 3, 4 and 5 transfer 12, 25 and 50, half of that if two
+# devices share them.
 _PINNED_RATE = Assumed(6.0, 14.0, 50.0)
-_PINNED = Assumed(1.0, 0.4, 0.15)  # such a copy / one from pageable memory, where the trace does not show its bytes
+_PINNED = Assumed(1.0, 0.4, 0.15)  # such a copy / one from pageable memory, if the trace does not show its bytes
 
 
 def batch_size(program: Program, value: Value, side: Side) -> Program:

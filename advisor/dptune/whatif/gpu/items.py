@@ -71,8 +71,8 @@ class Waits:
 class Items:
     """Those of one rank, its host's first: when by its own clock, `Sort`, micro-batch, flags of `Part`, and waits.
 
-    `calls`, `begins` and `ends` are the numbers of items by the row of the call or the operation. `spent_ns` is by part
-    what the host spent on it before an item; by end of an operation there are the bytes of `uploads`, and the `works`.
+    `calls`, `begins` and `ends` are the numbers of items by the row of the call or the operation. `spent_ns`: by part,
+    what the host spent on it before an item. By end of an operation: its bytes in `uploads`, its work in `works`.
     """
 
     time_ns: Ints

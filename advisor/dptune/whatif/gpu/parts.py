@@ -45,9 +45,9 @@ class Part(IntFlag):
     REGATHER = 2  # of parameters for a backward pass
     EAGER_ATTENTION = 4
     UPLOAD = 8  # of pageable memory to the device
-    REDUCING = 16  # of gradients by DDP: into buckets, the collectives, and back
-    ADDING = 32  # a gradient to that of the micro-batch before
-    ISSUING = 64  # of DDP's collectives
+    REDUCING = 16  # gradients by DDP: copies into buckets, collectives, copies back
+    ADDING = 32  # a gradient to that of earlier micro-batches
+    ISSUING = 64  # DDP's collectives
 
 
 def having(parts: Sequence[int], part: Part) -> set[int]:
@@ -143,7 +143,7 @@ def _issuing(columns: Columns, rows: Ints, others: Ints) -> Intervals:
 
 
 def _within(columns: Columns, rows: Ints, others: Ints) -> Ints:
-    """Those of some ranges that start in one of others."""
+    """The ranges that start inside one of the others."""
     inside = Ranges.of_rows(columns, others).at(columns.thread[rows], columns.ts_ns[rows]) != NOWHERE
     return np.asarray(rows[inside], dtype=np.int64)
 

@@ -35,7 +35,7 @@ def micro_batches(program: Program, value: Value) -> Program:
 
 
 def _not_added(program: Program, number: int) -> Program:
-    """The program in which a micro-batch sets the gradients that it adds to those before it, as the first one does."""
+    """The program in which a micro-batch sets gradients instead of adding to them, as the first one does."""
     adding = having(program.parts, Part.ADDING)
     numbers = program.micro_batches
     if any(numbers[place] == 0 for place in adding):  # zeroed gradients, not None

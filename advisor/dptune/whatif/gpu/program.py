@@ -47,10 +47,10 @@ class Program:
     launched it in `micro_batches`, and flags of `Part` in `parts`; the latter two are empty where neither is known.
     `transfers` are collectives that may share links with others of their ranks, each of which adds `slowed` of the time
     that one takes alone; none where each rank has its collectives on one stream. `host_level`: the host's work in the
-    mean step / in the steps where it is known, which some are. `spent_ns` is by part and place of an item of the host
-    how much of its own time before the item went into that part. `uploads` are the bytes of copies from pageable memory
-    to the device, by place of their end. `beside` is by place of a kernel's end the share of its recorded time in which
-    collectives of its rank transferred, and `beside_times` how many times as long a kernel takes then.
+    mean step / in the steps where it is known, which some are. `spent_ns`: by part and place of a host item, how much
+    of the host's own time before the item went into the part. `uploads`: the bytes of copies from pageable memory to
+    the device, by place of their end. `beside`: by place of a kernel's end, the share of its recorded time in which
+    collectives of its rank transferred; `beside_times`: how many times as long a kernel takes during transfers.
     `optimizer` is how it updates: "fused", "foreach", "loop", or empty if unknown. `peaks` are FLOP/s of the device by
     element type. `workers` is the number of processes that load batches, None if unknown.
     """

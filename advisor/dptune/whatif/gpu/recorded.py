@@ -26,14 +26,14 @@ _DRAWN = re.compile(r"enumerate\(DataLoader\)#.*__next__$")
 
 
 def views_of(run: Run) -> list[RankView]:
-    """The ranks with the steps that are replayed."""
+    """The ranks, with the steps that are replayed."""
     return steady(complete([*light_views(run)], run.world_size))[0]
 
 
 def program_of(run: Run, measured: Measured, read: Sequence[RankView] = ()) -> Program:
     """The program of all ranks. Raises Missing with the reason where the traces are not enough for one.
 
-    `read`: `views_of` the run, where they are known already.
+    `read`: the result of `views_of`, if already known.
     """
     views = read or views_of(run)
     lacking = next((rank_view.no_steps for rank_view in views if rank_view.no_steps), "")

@@ -126,7 +126,7 @@ def _issued_ahead(program: Program, gathers: Sequence[Gather], ahead: int) -> di
                 edges.append(Edge(before.operations[place][1], 0.0, Kind.ORDER))
             if freed is not None:
                 edges.append(Edge(freed, 0.0, Kind.ORDER))
-            if ahead == 1:  # a host that runs ahead issues a gather behind the same copies out already
+            if ahead == 1:  # if the host runs ahead, a gather already waits for the same copies out
                 edges += [edge for edge in program.edges[begin] if edge.kind == Kind.ORDER and edge.item in over]
             found[begin] = [edge for edge in edges if edge.item < begin]
     return found

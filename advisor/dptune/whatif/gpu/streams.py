@@ -6,8 +6,8 @@ of torch fill that in.
 
 - ProcessGroupNCCL makes its stream wait for the stream that issues a collective (`syncStream`): a collective waits for
   what was launched before it on a stream, if that holds for all collectives of its kind. An all-gather that FSDP issues
-  from a stream of its own begins while kernels launched before it run, so it gets no such edge; but for the first of a
-  step, where the streams of gathers wait for the stream of the script (`_root_pre_forward`).
+  from a stream of its own begins while kernels launched before it run, so it gets no such edge. The exception is the
+  first of a step: FSDP's gather streams wait for the script's stream there (`_root_pre_forward`).
 - What uses a result waits for it: the next kernel of the compute stream that began after the collective; where it
   reduces gradients, the first of those after the backward pass, or that copies a bucket back (DDP's reducer waits for
   all buckets when autograd's queue is empty; FSDP waits in its final callback, and before it reduces the next unit,
@@ -79,9 +79,9 @@ def _busiest(streams: Ints) -> int:
 def _issued_after(
     walk: Walk, called: Ints, kinds: np.ndarray, collectives: Ints, on_stream: Ints, starts_ns: Ints
 ) -> list[tuple[int, int]]:
-    """Each collective with the operation launched last before it on a stream, where those of its kind waited for it.
+    """Each collective with the operation launched last before it on a stream, if those of its kind waited for it.
 
-    Or where the first gather of every step did, which is then the only one of its kind that waits.
+    If only the first all-gather of every step did, only these are returned.
     """
     in_order = on_stream[np.argsort(called[on_stream], kind="stable")]
     at = np.searchsorted(called[in_order], called[collectives], side="left") - 1
@@ -102,7 +102,7 @@ def _issued_after(
 
 
 def _firsts(of_kind: Mask, called: Ints, starts_ns: Ints) -> Mask:
-    """Of some collectives the first that is called in each step."""
+    """The first of these collectives that is called in each step."""
     places = np.flatnonzero(of_kind)
     places = places[np.argsort(called[places], kind="stable")]
     steps, first = np.unique(np.searchsorted(starts_ns, called[places], side="right"), return_index=True)

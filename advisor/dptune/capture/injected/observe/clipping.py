@@ -1,7 +1,7 @@
-"""Watches whether optimizer steps use the gradients that the script has clipped.
+"""Watches whether optimizer steps use the gradients that the script clipped.
 
-In warm-up steps only, by a sample of the clipped parameters: a gradient that a backward pass replaces or adds to
-between the last call and the step is not clipped any more. Steps within a backward pass or with a closure are left out.
+In warm-up steps only, on a sample of the clipped parameters: a gradient that a backward pass replaces or adds to
+between the last call and the step is no longer clipped. Steps within a backward pass or with a closure are left out.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _STEPS = 16
 _SAMPLED = 4  # parameters of a call
 _LIMITLESS = 1e9  # a call with such a limit only measures the norm
 
-_Gradients = list[tuple[weakref.ref[Any], int | None, int]]  # by parameter: its gradient and the version of it
+_Gradients = list[tuple[weakref.ref[Any], int | None, int]]  # by parameter: the id of its gradient and its version
 
 
 @dataclass
@@ -55,7 +55,7 @@ class Clipping:
             self._watch(name)
 
     def begin(self) -> None:
-        """Watch from now on, but no engine that clips gradients itself."""
+        """Watch from now on, unless an engine clips gradients itself."""
         if self._places.engine is None:
             self._watching = True
             self._handle = register_optimizer_step_pre_hook(self._begins)
@@ -75,7 +75,7 @@ class Clipping:
             watched.gradients = []
 
     def facts(self) -> list[ClippingFacts]:
-        """Of each line and optimizer, in the order of their first calls."""
+        """The facts of each line and optimizer, in the order of their first calls."""
         return [watched.facts for watched in self._watched.values()]
 
     def _watch(self, name: str) -> None:
@@ -152,14 +152,14 @@ def _gradient(parameter: Any) -> tuple[int | None, int]:
 
 
 def _have_changed(before: _Gradients) -> bool:
-    """Whether each sampled gradient is another one now, or was written to."""
+    """Whether each sampled gradient was replaced or written to."""
     alive = [(parameter, then) for ref, *then in before if (parameter := ref()) is not None]
     changed: Callable[[Any, list[Any]], bool] = lambda parameter, then: list(_gradient(parameter)) != then  # noqa: E731
     return bool(alive) and all(changed(parameter, then) for parameter, then in alive)
 
 
 def _is_local(parameter: Any, places: Places) -> bool:
-    """Whether it is a part of a parameter that FSDP1 shards, whose other parts are on other ranks."""
+    """Whether it is this rank's shard of a parameter that FSDP1 shards."""
     for module in places.alive("FullyShardedDataParallel"):
         if not getattr(module, "sharding_strategy", None) or module.sharding_strategy.name == "NO_SHARD":
             continue

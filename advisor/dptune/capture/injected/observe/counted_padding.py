@@ -1,7 +1,7 @@
 """Counts padding among the targets of losses.
 
-In a few warm-up steps. Models that take `labels` beside an `attention_mask`, as those of transformers do, are looked at
-when they are called. Other losses are read from the autograd graph, where an embedding names its `padding_idx`. The
+In a few warm-up steps. Models that take `labels` and an `attention_mask`, as those of transformers do, are read when
+they are called. Other losses are read from the autograd graph, in which an embedding names its `padding_idx`. The
 counts stay on their device until the first window opens.
 """
 
@@ -26,7 +26,7 @@ _CALLS = 4  # of each model, and backward passes
 _NODES = 50_000  # of a graph: embeddings are at its far end
 _IGNORED = -100  # as in torch's cross entropy, which transformers' models call
 _TAKES = {"labels", "attention_mask"}
-_REDUCTIONS = (1, 2)  # mean and sum: of these nothing can be masked later
+_REDUCTIONS = (1, 2)  # mean and sum: nothing can mask their terms later
 
 _Key = tuple[str, str, int | None]
 
@@ -43,7 +43,7 @@ class CountedPadding:
         self._facts: list[CountedPaddingFacts] = []
 
     def begin(self) -> None:
-        """Look from now on, but at no code that torch.compile hides."""
+        """Watch from now on, except code that torch.compile hides."""
         if self._places.compiled:
             return
         self._watching = True
@@ -74,7 +74,7 @@ class CountedPadding:
         self._counts.clear()
 
     def facts(self) -> list[CountedPaddingFacts]:
-        """Of each model and loss that was looked at."""
+        """The facts of each model and loss that was read."""
         return self._facts
 
     def _called(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -90,7 +90,7 @@ class CountedPadding:
 
 @torch.no_grad()
 def _of_call(module: Any, given: dict[str, Any]) -> tuple[tuple[str, int | None], torch.Tensor] | None:
-    """None where the labels are not one for each position."""
+    """None unless there is one label for each position."""
     labels, config = given.get("labels"), getattr(module, "config", None)
     if type(labels) is not torch.Tensor or labels.dim() != 2 or labels.is_floating_point():
         return None
@@ -107,7 +107,7 @@ def _of_call(module: Any, given: dict[str, Any]) -> tuple[tuple[str, int | None]
 
 
 def _of_graph(nodes: list[Any]) -> Iterator[tuple[_Key, torch.Tensor]]:
-    """Of losses whose classes are the rows of an embedding that names its padding."""
+    """Losses whose classes are the rows of an embedding with a `padding_idx`."""
     pads = {}
     for node in nodes:
         if node.name().startswith("EmbeddingBackward"):

@@ -109,7 +109,7 @@ class EvaluationMode:
 
 
 def layers_of(optimizer: Any) -> tuple[Any, list[Any], list[Any]] | None:
-    """The model an optimizer updates, with its dropout and its trained BatchNorm layers; None where it has neither."""
+    """The model that an optimizer updates, with its dropout and trained BatchNorm layers; None if it has neither."""
     found = _model(optimizer, *_holders())
     if found is None:
         return None
@@ -118,7 +118,7 @@ def layers_of(optimizer: Any) -> tuple[Any, list[Any], list[Any]] | None:
 
 
 def _holders() -> tuple[dict[int, Any], Parents]:
-    """By parameter, the module that holds it; and by module, its parent."""
+    """By parameter, the module that holds it; by module, its parents."""
     modules = all_modules()
     holders = {
         id(parameter): module
@@ -141,14 +141,14 @@ def _model(optimizer: Any, holders: dict[int, Any], known: Parents) -> tuple[Any
 
 
 def _changed(model: Any, optimizer: Any) -> tuple[list[Any], list[Any]]:
-    """Its layers that evaluation mode changes."""
+    """The layers of the model that evaluation mode changes."""
     trained = {id(param) for group in optimizer.param_groups for param in group["params"] if param.requires_grad}
     inside = list(model.modules())
     return [each for each in inside if _drops(each)], [each for each in inside if _normalizes(each, trained)]
 
 
 def _updated(optimizer: Any, holders: dict[int, Any], known: Parents) -> _Updated | None:
-    """None where evaluation mode changes nothing of the model, or where no module holds the parameters."""
+    """None if evaluation mode does not change the model, or no module holds the parameters."""
     found = _model(optimizer, holders, known)
     if found is None:
         return None

@@ -1,8 +1,8 @@
 """Finds, in the source of the training loop, an evaluation of a model that nothing puts into evaluation mode.
 
-A recording is often too short to reach it. Read are the loops around the optimizer step, with the functions of the
-script that they call: one of them calls the model without gradients in a loop over a data loader, and no file of the
-script that is read has anything that could change the mode of a module.
+A recording is often too short to reach one. The loops around the optimizer step are read, with the functions of the
+script that they call. Found: a call of the model with gradients disabled, in a loop over a data loader, if none of the
+files read can change the mode of a module.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class _Search:
 def evaluation_without_mode(
     frame: FrameType | None, around: frozenset[int], collects: Callable[[str], bool]
 ) -> str | None:
-    """The line that calls one of these modules so; functions whose names `collects` knows are left out."""
+    """The line that calls one of these modules so; functions whose names `collects` accepts are left out."""
     search = _Search(around, collects)
     while frame is not None:
         code = frame.f_code

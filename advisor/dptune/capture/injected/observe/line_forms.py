@@ -1,7 +1,7 @@
-"""What the sampled lines of the script do, where their source has a known costly form.
+"""The known costly patterns (forms) of sampled lines of the script.
 
-Read from the source of the script's files; nothing is run. A form is no finding: it names a remedy for a line where
-samples of the stack show that the time is spent.
+Read from the source of the script's files; nothing is run. A form alone is no finding: it selects the remedy for a line
+that takes time, by stack samples.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Frame = tuple[CodeType, int]
 _LOOPS = (ast.For, ast.AsyncFor, ast.While)
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
-_OF_ELEMENTS = re.compile(r"(?:range|zip|enumerate)\(|.*\.tolist\(\)$")  # what a loop over elements iterates
+_OF_ELEMENTS = re.compile(r"(?:range|zip|enumerate)\(|.*\.tolist\(\)$")  # what a loop over elements iterates over
 _NESTED = 2  # loops
 # What a line calls that computes on single values.
 _OF_VALUES = re.compile(
@@ -46,7 +46,7 @@ _CALLS = (
     (_PANDAS_CALLS, "rows"),
     (_READING, "reading"),
 )
-# What the result of a call may differ by, although its arguments are constants.
+# Names that show that results of a call may differ, although its arguments are constants.
 _VARYING = re.compile(
     r"rand|normal|uniform|choice|shuffle|sample|permutation|bernoulli|multinomial|time|clock|open|load|read|next"
     r"|recv|send|reduce|gather|broadcast|barrier|step|backward|train|eval|global|environ|queue"
@@ -54,7 +54,7 @@ _VARYING = re.compile(
 
 
 def form_of(frames: Sequence[Frame]) -> tuple[str, int]:
-    """The form of the innermost of these lines that has one, with its position; "" and 0 where none has.
+    """The form of the innermost of these lines that has one, and the index of this line; "" and 0 if none has.
 
     `frames` are the script's, from the outermost on.
     """

@@ -1,4 +1,4 @@
-"""Lets observers see calls of chosen modules, without leaving anything on the modules of the script.
+"""Shows observers the calls of chosen modules, without leaving anything on the modules of the script.
 
 `nn.Module.__call__` is wrapped while it watches: a hook on a module would be copied, pickled and compiled with it.
 """
@@ -37,11 +37,11 @@ class ModuleCalls:
 
     @property
     def watching(self) -> bool:
-        """Whether calls are seen."""
+        """Whether calls are watched."""
         return self._wrapped is not None
 
     def begin(self) -> None:
-        """See calls from now on."""
+        """Watch calls from now on."""
         if self._wrapped is not None:
             return
         call = self._call = nn.Module.__call__
@@ -65,12 +65,12 @@ class ModuleCalls:
         self._wrapped = nn.Module.__call__ = watched  # type: ignore[method-assign]
 
     def pause(self) -> None:
-        """See no calls until `begin`."""
+        """Stop watching until `begin`."""
         if self._wrapped is not None and nn.Module.__call__ is self._wrapped:
             nn.Module.__call__ = self._call  # type: ignore[method-assign]
         self._wrapped = None
 
     def end(self) -> None:
-        """See no more, and forget the modules."""
+        """Stop watching, and forget the modules."""
         self.pause()
         self._before, self._after = {}, {}

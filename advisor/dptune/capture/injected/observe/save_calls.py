@@ -1,9 +1,9 @@
-"""Finds, in the source of the functions that run, calls of `torch.save` that every rank will make, and their files.
+"""Finds, in the source of the functions that run, calls of `torch.save` that this rank will make, and their files.
 
-A recording is often too short to reach a checkpoint. Read are the functions on the stack of a training step, and those
-of the script that they call. Conditions are decided by the values that their variables have on this rank; of one that
-cannot be decided and may depend on the rank, nothing is read. A path is known from constants and variables; a part that
-changes during training, as the number of the epoch, stays as it is written. Nothing of the script is called.
+A recording is often too short to reach a checkpoint. The functions on the stack of a training step are read, and those
+of the script that they call. Conditions are decided by the values of their variables on this rank; code behind a
+condition that cannot be decided and may depend on the rank is not read. A path is known from constants and variables; a
+part that changes during training, for example the epoch, stays as it is in the source. Nothing of the script is called.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import torch.distributed as dist
 from dptune.capture.injected.observe.places import is_the_users, users_place
 from dptune.capture.injected.observe.validation import UNKNOWN, definition, scope_of_call, tree_of, value_of
 
-_FUNCTIONS = 60  # that are read in all
+_FUNCTIONS = 60  # read in all
 _DEEPEST = 8  # parts within parts of a path
 _OF_RANK = re.compile(
     r"(?i)rank|main|master|primary|chief|lead|coordinat|proc|worker|replica|zero|host|node|dist|only|gpu|cuda|device|local"
@@ -51,7 +51,7 @@ class _Reading:
 
 @dataclass
 class _Function:
-    """One that is read: its file, its body, and what its names stand for."""
+    """A function that is read: its file, its body, and the values of its names."""
 
     file: str
     body: Sequence[ast.stmt]
@@ -75,7 +75,7 @@ def save_calls(frame: FrameType | None) -> dict[str, str]:
 
 
 def _read(body: Sequence[ast.stmt], function: _Function, reading: _Reading) -> bool:
-    """Read statements as far as all ranks run them; False where what follows may not run on each."""
+    """Read statements as far as every rank runs them; False if the code after them may not run on every rank."""
     for statement in body:
         if isinstance(statement, _NOT_RUN):
             continue
@@ -111,7 +111,7 @@ def _read_branches(statement: ast.If, function: _Function, reading: _Reading) ->
 
 
 def _calls(node: ast.AST) -> list[ast.Call]:
-    """Those that run whenever the statement does."""
+    """The calls that run whenever the statement does."""
     if isinstance(node, (*_NOT_RUN, ast.IfExp, ast.BoolOp)):
         return []
     inner = [call for child in ast.iter_child_nodes(node) for call in _calls(child)]
@@ -154,7 +154,7 @@ def _may_ask(node: ast.AST) -> bool:
 
 
 def _truth(test: ast.expr, function: _Function) -> Any:
-    """Whether a condition holds on this rank; UNKNOWN where it cannot be decided."""
+    """Whether a condition holds on this rank; UNKNOWN if it cannot be decided."""
     if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
         holds = _truth(test.operand, function)
         return UNKNOWN if holds is UNKNOWN else not holds
@@ -169,7 +169,7 @@ def _truth(test: ast.expr, function: _Function) -> Any:
 
 
 def _plain(node: ast.expr, function: _Function) -> Any:
-    """A number, a text or None that an expression has on each of its passes; UNKNOWN where it may change."""
+    """The number, string or None that an expression always has; UNKNOWN if it may change."""
     if isinstance(node, ast.Constant):
         return node.value
     if isinstance(node, ast.Compare) and len(node.ops) == 1 and type(node.ops[0]) in _COMPARED:
@@ -186,7 +186,7 @@ def _plain(node: ast.expr, function: _Function) -> Any:
 
 
 def _is_set(node: ast.expr, function: _Function) -> bool:
-    """Whether the function sets it, so that it may have another value later."""
+    """Whether the function assigns it, so that its value may change."""
     wanted = ast.unparse(node)
     stores = (each for statement in function.body for each in ast.walk(statement))
     return any(
@@ -196,7 +196,7 @@ def _is_set(node: ast.expr, function: _Function) -> bool:
 
 
 def _path(node: ast.expr, function: _Function, deepest: int = _DEEPEST) -> str | None:
-    """The path that an expression gives, None where it cannot be known to be the same on each rank."""
+    """The path that an expression gives; None if it may differ between ranks."""
     if deepest == 0:
         return None
     if isinstance(node, ast.Constant):
@@ -236,7 +236,7 @@ def _named(node: ast.Name | ast.Attribute, function: _Function, deepest: int) ->
 
 
 def _is_counter(node: ast.expr, function: _Function) -> bool:
-    """Whether it is only set by a loop, or by adding to it."""
+    """Whether only loops or additions assign it."""
     wanted = ast.unparse(node)
     for statement in function.body:
         for each in ast.walk(statement):

@@ -1,4 +1,4 @@
-"""Notes which files the script saves with `torch.save`: ranks may write the same one."""
+"""Records which files the script saves with `torch.save`: ranks may write the same one."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class SavedFiles:
         torch.save = torch.serialization.save = watched
 
     def facts(self) -> list[SavedFileFacts]:
-        """Of the regular files, in the order in which they were written first; then of those that source shows."""
+        """The facts of regular files, in the order of their first writes; then of files that only the source shows."""
         with contextlib.suppress(Exception):  # sources may be anything
             self._ahead = save_calls(sys._getframe(1)) or self._ahead
         ahead = [

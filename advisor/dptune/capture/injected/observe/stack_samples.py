@@ -1,17 +1,17 @@
 """Samples the stack of the training thread while steps are timed without the profiler.
 
 A thread of its own wakes 10 to 100 times a second, reads the stack of the training thread, and goes back to sleep: 12
-microseconds each time for a stack of 30 frames. The intervals vary, so that samples cannot lock onto the period of the
-steps. Each sample counts for the same time. One that comes late by more than that counts for the delay as well, as far
-as this process computed meanwhile: the place that it finds held the interpreter, as a long call of NumPy does. Together
-they make up the time that was sampled.
+microseconds per sample for a stack of 30 frames. The intervals vary, so that samples cannot lock onto the period of the
+steps. Each sample has the same weight: the mean interval. A sample that is late by more than that also gets its delay,
+up to the CPU time of this process since the last sample: the sampled line held the interpreter, as a long NumPy call
+does. Weights are then scaled to sum to the sampled time.
 
-A thread that wakes waits up to 5 ms for the interpreter (sys.getswitchinterval), and has it as soon as the training
-thread gives it up by itself: at the next operator of torch, whatever Python ran before. So the switch interval is 0.1
-ms where the script has no other thread of Python. Where it has some, which would then switch more often than they are
-used to, it is so only after a second sleep of 0.5 to 5.5 ms. Of functions that run 2.5 ms of Python between operators,
-no sample found any at 5 ms. Of 10 ms of Python in a step of 12 ms, 93 to 100 % was found at 0.1 ms in four runs beside
-other work, 84 % with the second sleep alone.
+A thread that wakes waits up to 5 ms for the interpreter (sys.getswitchinterval), unless the training thread releases it
+earlier: at its next torch operator, whatever Python ran before. So samples would miss Python code. If the script runs
+no other Python thread, the switch interval is 0.1 ms all the time. Other threads would then switch more often than
+without dptune, so with them it is 0.1 ms only during a second sleep of 0.5 to 5.5 ms before each sample. With 5 ms, no
+sample found functions that run 2.5 ms of Python between operators. Of 10 ms of Python in a step of 12 ms, 93 to 100 %
+was found with 0.1 ms all the time (four runs on a loaded machine), 84 % with 0.1 ms in the second sleep only.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from dptune.runfile.window import SampledFacts
 from dptune.runfile.work_kinds import evaluates, waits
 
 _SHORTEST_S, _LONGEST_S = 0.01, 0.1
-_A_STEP = 10  # looks in the shortest step, where that is long enough
+_A_STEP = 10  # samples in the shortest step, if it is long enough
 _GOLDEN, _PLASTIC = 0.6180339887498949, 0.7548776662466927  # multiples of each, modulo 1, spread evenly
 _AT_ONCE_S, _AFTER_S, _WITHIN_S = 0.0001, 0.0005, 0.005
 _MOST, _DEEPEST = 300, 80  # places that are distinguished; frames of a stack that are read
@@ -41,7 +41,7 @@ _PHASES = (
     (("nn/modules/module.py", "nn/parallel/"), "forward"),
     (("distributed/distributed_c10d.py", "distributed/_functional_collectives.py"), "collective"),
 )
-_OF_TORCH = ("backward", "optimizer", "collective")  # phases in which the script's line only waits
+_OF_TORCH = ("backward", "optimizer", "collective")  # phases in which the line of the script only waits for torch
 _KINDS = {
     "saving": ("torch/serialization.py", "torch/distributed/checkpoint/", "safetensors/", "/pickle.py", "joblib/"),
     "plotting": ("matplotlib/", "seaborn/", "plotly/", "PIL/Image.py"),
@@ -124,7 +124,7 @@ class Sampling:
             looks += 1
 
     def _look(self, looks: int) -> bool:
-        """After a while; False where there is nothing to look at any more."""
+        """Sleep, then take one sample; False once there is nothing left to sample."""
         usual_s, idle_s, asleep_s = self._times_s(looks)
         if self._ended.wait(idle_s):
             return False
@@ -143,7 +143,7 @@ class Sampling:
         return True
 
     def _alone(self) -> bool:
-        """Whether no thread of Python but the training's may run: dptune's and a progress bar's sleep nearly always."""
+        """Whether only the training thread runs Python: dptune's threads and a progress bar's sleep nearly always."""
         return all(
             thread.ident == self._thread
             or thread.name.startswith("dptune-")
@@ -152,7 +152,7 @@ class Sampling:
         )
 
     def _times_s(self, looks: int) -> tuple[float, float, float]:
-        """Between two looks: the mean, and this time's two sleeps."""
+        """The mean interval between samples, and the two sleeps before this one."""
         usual_s = min(max((self._shortest_ns or 0) / 1e9 / _A_STEP, _SHORTEST_S), _LONGEST_S)
         idle_s = usual_s * (0.5 + looks * _GOLDEN % 1) - _AFTER_S - _WITHIN_S / 2
         return usual_s, max(0.0, idle_s), _AFTER_S + _WITHIN_S * (looks * _PLASTIC % 1)
@@ -219,7 +219,7 @@ class Sampling:
 
 @contextlib.contextmanager
 def _interpreter_at_once() -> Iterator[None]:
-    """A thread that waits for the interpreter meanwhile gets it soon, and not when another gives it up by itself."""
+    """A thread that waits for the interpreter gets it within 0.1 ms, not only when another thread releases it."""
     usual_s = sys.getswitchinterval()
     sys.setswitchinterval(_AT_ONCE_S)
     try:

@@ -1,8 +1,8 @@
 """Whether the model that is trained is evaluated in training mode.
 
-Evaluation is a call of the model without gradients, on the batch that a loader has just given without gradients. Calls
-that collect BatchNorm statistics on purpose are left out, by the names of the functions that make them. Calls of
-modules are only watched between such a batch and the next batch or optimizer step of training.
+Evaluation is a call of the model with gradients disabled, on the batch that a loader has just returned with gradients
+disabled. Calls that collect BatchNorm statistics on purpose are left out, by the names of the functions that make them.
+Calls of modules are watched only between such a batch and the next batch or optimizer step of training.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class TrainingMode:
                 self._watch(model, [*dropouts, *norms], facts)
 
     def drawn(self, batch: Any) -> None:
-        """A loader has given this batch."""
+        """A loader has returned this batch."""
         if not self._facts:
             return
         if torch.is_grad_enabled():
@@ -67,13 +67,13 @@ class TrainingMode:
             self._calls.begin()
 
     def stepped(self) -> None:
-        """An optimizer has made a step: no more evaluation."""
+        """An optimizer has taken a step: evaluation is over."""
         if self._calls.watching:
             self._given = {}
             self._calls.pause()
 
     def facts(self) -> list[TrainingModeFacts]:
-        """Of the models that were evaluated in training mode, or will be once the script gets to a line."""
+        """The facts of models that were evaluated in training mode, or will be at a later line."""
         return [facts for facts in self._facts if facts.training or (facts.ahead and not facts.calls)]
 
     def _watch(self, model: Any, layers: list[Any], facts: TrainingModeFacts) -> None:
@@ -92,7 +92,7 @@ class TrainingMode:
         self._facts.append(facts)
 
     def _is_evaluated(self, given: tuple[Any, ...]) -> bool:
-        """Whether the model gets a tensor of the batch, or one of the same shape, as its copy on the device."""
+        """Whether the model gets a tensor of the batch, or one of the same shape: its copy on the device."""
         drawn = [tensor for ref in self._given.values() if (tensor := ref()) is not None]
         shapes = {tuple(tensor.shape) for tensor in drawn}
         return any(tuple(tensor.shape) in shapes for tensor in _tensors(given))

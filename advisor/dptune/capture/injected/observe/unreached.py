@@ -1,6 +1,6 @@
 """Finds parameters that no gradient reaches although their modules run with gradients enabled.
 
-In warm-up steps only: a tensor that the script detaches, converts or computes again outside of autograd cuts the graph.
+In warm-up steps only. A tensor that the script detaches, converts or recomputes outside of autograd cuts the graph.
 Calls of the modules whose parameters lack a gradient at the first step of their optimizer are watched until the first
 window opens. Parameters that get a gradient later are left out.
 """
@@ -33,8 +33,8 @@ class _Watched:
     facts: UnreachedFacts
     lacking: dict[int, weakref.ref[Any]]  # parameters without a gradient so far
     modules: dict[int, weakref.ref[Any]] = field(default_factory=dict)  # that hold them
-    ran: set[int] = field(default_factory=set)  # of these, since the last step
-    always: set[int] | None = None  # that ran before each step
+    ran: set[int] = field(default_factory=set)  # which of them, since the last step
+    always: set[int] | None = None  # those that ran before each step
 
 
 class Unreached:
@@ -50,7 +50,7 @@ class Unreached:
         self._facts: list[UnreachedFacts] = []
 
     def begin(self) -> None:
-        """Watch from now on: no engine that keeps gradients itself, no shards, no code that torch.compile hides."""
+        """Watch from now on, unless an engine keeps gradients, parameters are sharded, or code is compiled."""
         places = self._places
         if places.engine or places.compiled or places.sharded or places.alive("FullyShardedDataParallel"):
             return
@@ -58,7 +58,7 @@ class Unreached:
         self._handle = register_optimizer_step_pre_hook(self._begins)
 
     def end(self) -> None:
-        """Watch no more, and keep what was found."""
+        """Stop watching, and keep the findings."""
         self._watching = False
         if self._handle is not None:
             self._handle.remove()
@@ -68,7 +68,7 @@ class Unreached:
         self._watched, self._known = {}, {}
 
     def facts(self) -> list[UnreachedFacts]:
-        """Of each optimizer with such parameters."""
+        """The facts of each optimizer with such parameters."""
         return self._facts
 
     def _begins(self, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -88,7 +88,7 @@ class Unreached:
             watched.ran = set()
 
     def _look(self, optimizer: Any) -> _Watched:
-        """Its first step here: watch the modules of the parameters that lack a gradient."""
+        """At its first step: watch the modules of the parameters that lack a gradient."""
         trained = [
             each for group in optimizer.param_groups for each in group["params"] if each.requires_grad and each.numel()
         ]

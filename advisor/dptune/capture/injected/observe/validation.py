@@ -23,7 +23,7 @@ from dptune.capture.injected.observe.places import function_name, is_the_users, 
 _FUNCTIONS = 60  # that are read in all
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
 _LEAVES = (ast.Break, ast.Return, ast.Raise)
-UNKNOWN = object()  # what a name stands for, where that cannot be read
+UNKNOWN = object()  # the value of a name that cannot be read
 
 
 @dataclass
@@ -62,7 +62,7 @@ def loops_around(frame: FrameType) -> list[ast.For | ast.AsyncFor | ast.While]:
 
 @functools.lru_cache(maxsize=64)
 def tree_of(file: str) -> ast.Module:
-    """The source of a file."""
+    """The syntax tree of a file."""
     return ast.parse("".join(linecache.getlines(file)))
 
 

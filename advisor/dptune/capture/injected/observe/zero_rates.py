@@ -1,4 +1,4 @@
-"""Counts the optimizer steps whose learning rate is zero in every group: they leave the weights as they are."""
+"""Counts the optimizer steps whose learning rate is zero in every group: they leave the weights unchanged."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ _OPTIMIZERS = 16
 
 
 class ZeroRates:
-    """By optimizer, the steps and those at a rate of zero. A rate that is a tensor is not read: that could wait."""
+    """By optimizer, all steps and those at a rate of zero. Rates that are tensors are not read: reading could wait."""
 
     def __init__(self, places: Places) -> None:
         self._places = places
         self._counts: dict[int, tuple[weakref.ref[Any], ZeroRateFacts]] = {}
 
     def stepped(self, optimizer: Any) -> None:
-        """An optimizer has made a step."""
+        """An optimizer has taken a step."""
         with contextlib.suppress(Exception):
             ref, facts = self._counts.get(id(optimizer), (None, None))
             if ref is None or facts is None or ref() is not optimizer:
@@ -34,5 +34,5 @@ class ZeroRates:
             facts.last_zero = facts.zero > 0 and all(rate == 0 for rate in rates if isinstance(rate, (int, float)))
 
     def facts(self) -> list[ZeroRateFacts]:
-        """Of the optimizers that have made such a step."""
+        """The facts of optimizers with such steps."""
         return [facts for _, facts in self._counts.values() if facts.zero]
