@@ -49,7 +49,7 @@ class Plateaus:
                     facts.stepped_at = facts.stepped_at or users_line(sys._getframe(1))
             return result
 
-        ReduceLROnPlateau.__init__ = made  # type: ignore[method-assign]
+        ReduceLROnPlateau.__init__ = made  # type: ignore[method-assign, assignment]
         ReduceLROnPlateau.step = stepped  # type: ignore[method-assign, assignment]
 
     def facts(self) -> list[PlateauFacts]:
