@@ -88,3 +88,15 @@ def test_a_gpu_saves_its_part_of_the_compute_of_the_forward_pass(advice, hand_ma
 def test_traces_alone_do_not_say(ask, make_measured):
     with pytest.raises(Missing):
         ask("DP625", make_measured(), [])
+
+
+def test_what_the_function_computes_in_every_step_is_saved_with_it(advice):
+    """0.4 ms of another function is not."""
+    within = same(calls=9, results=3, within_step=True)
+    always, other = (
+        same(again_ms=0.3, function="normalized (graph.py:29)"),
+        same(again_ms=0.4, function="bias (a.py:2)"),
+    )
+    (found,) = advice(within, always, other)
+    assert found.saves.high_share == pytest.approx(0.23)
+    assert "20 % of the step" in found.title

@@ -74,10 +74,28 @@ def check(run: RunView) -> Iterator[Advice]:
             continue  # DP613 names the whole pass
         share = run.same_results_share(found)
         if run.impact(share, WORTH_SHARE):
-            yield _advice(run, found, share)
+            yield _advice(run, found, share, _besides(run, found))
 
 
-def _advice(run: RunView, found: SameResultFacts, share: float) -> Advice:
+def _besides(run: RunView, found: SameResultFacts) -> float:
+    """The share of what the same function computes in every step: whoever calls it once saves that too."""
+    if not found.within_step:
+        return 0.0
+    function = _named(found)
+    return sum(
+        run.same_results_share(other)
+        for other in run.any_facts().same_results
+        if not other.within_step and _named(other) == function
+    )
+
+
+def _named(found: SameResultFacts) -> tuple[str, str]:
+    """The function and its file."""
+    name, _, place = found.function.removesuffix(")").rpartition(" (")
+    return name, place.rpartition(":")[0]
+
+
+def _advice(run: RunView, found: SameResultFacts, share: float, besides: float) -> Advice:
     name, _, place = found.function.removesuffix(")").rpartition(" (")
     named = f"`{name}` ({place})" if name else place
     size = " x ".join(f"{length:,}" for length in found.size)
@@ -90,7 +108,7 @@ def _advice(run: RunView, found: SameResultFacts, share: float) -> Advice:
         f"compute them once, {_when(found)} ({', '.join(found.operators)})",
         why=_why(found),
         changes=[],
-        saves=run.bound(0.0, share, "all of these operators"),
+        saves=run.bound(0.0, min(1.0, share + besides), "all of these operators"),
         confidence="medium" if len(found.step_ns) > 1 and run.times_hold else "low",
         evidence=[
             Evidence(label="operators with the same results", value=share, unit="of a step"),
