@@ -8,8 +8,8 @@ MANY_RUNS = 16  # of a function in a step: it runs for each sample or each tenso
 _REMEDIES = {
     "constants": "{called} is called with the same constants each time: call it once, before training, and keep the "
     "result.",
-    "copy": "deepcopy allocates new tensors each time: keep one copy and update it in place with "
-    "`torch._foreach_copy_`, or copy only when the copy is needed.",
+    "copy": "Each copy allocates new tensors: copy less often, for example once per evaluation, or keep one copy and "
+    "update it in place with `torch._foreach_copy_`.",
     "tensor": "Values of Python lists are converted one by one: keep the data in one tensor from the start and "
     "select rows by index; for a list of arrays, use `torch.from_numpy(np.stack(arrays))`.",
     "reading": "If the result depends on the sample alone, compute it once, before training, and keep it in memory or "
@@ -18,6 +18,8 @@ _REMEDIES = {
     "histogram": "Compute histograms every N steps.",
     "rows": "Convert the columns to NumPy arrays or tensors once, before the loop, and index those.",
     "sorting": "Python sorts all values: compute this once per epoch, or use `torch.sort` on one tensor.",
+    "items": "Each `.item()` reads one value: index with tensors (`table[rows] = losses`), or call `.tolist()` once "
+    "for all values.",
     "elements": "This is a Python loop over single values: use NumPy or torch operators on whole arrays, or compile "
     "it with Numba.",
 }

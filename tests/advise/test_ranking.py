@@ -69,6 +69,19 @@ def test_what_certainly_trains_another_model_comes_before_what_saves_time(make_a
     assert rules(ranked([time, unsure])) == ["XX101", "XX102"]
 
 
+def test_a_certain_risk_comes_before_a_bound_that_may_come_to_nothing(make_advice):
+    """0 to 60 % is a bound; 0 to 40 %, or high confidence, is known well enough."""
+    unknown = make_advice("XX101", low=0, high=0.6, impact="high", confidence="medium")
+    risk = make_advice("XX102", kind="risk", impact="medium", saves=None, numerics="changes", confidence="high")
+    assert rules(ranked([unknown, risk])) == ["XX102", "XX101"]
+    smaller = make_advice("XX103", low=0, high=0.4, impact="high", confidence="medium")
+    assert rules(ranked([smaller, risk])) == ["XX103", "XX102"]
+    sure = unknown.model_copy(update={"confidence": "high"})
+    assert rules(ranked([sure, risk])) == ["XX101", "XX102"]
+    for changed in ({"impact": "low"}, {"confidence": "medium"}, {"numerics": "same"}):
+        assert rules(ranked([unknown, risk.model_copy(update=changed)])) == ["XX101", "XX102"]
+
+
 def test_a_saving_does_not_lift_a_risk(make_advice):
     costly = make_advice("XX101", kind="risk", impact="low", high=0.9)
     severe = make_advice("XX102", kind="risk", impact="high", saves=None)

@@ -26,6 +26,8 @@ def features(wave, rate):
 
 def step(model, rows, chosen, text, frame, scores):
     kept = copy.deepcopy(model.state_dict())
+    held = {name: value.detach().clone() for name, value in model.state_dict().items()}
+    norms = [value.norm() for value in model.parameters()]
     x = torch.tensor([rows[i] for i in chosen])
     y = torch.tensor([0.5, -0.5])
     z = torch.tensor(rows)
@@ -41,6 +43,9 @@ def step(model, rows, chosen, text, frame, scores):
     for r in rows:
         for c in r:
             total += c
+    for row in rows:
+        for k in range(3):
+            held[row][k] = scores[row, k].item()
     for k in range(3):
         noise = torch.randn(9)
     return kept
@@ -64,6 +69,9 @@ def line_of(text):
     ("text", "form"),
     [
         ("kept = copy", "copy"),
+        ("held = ", "copy"),
+        ("held[row][k] = ", "items"),
+        ("norms = ", ""),
         ("x = torch.tensor([rows", "tensor"),
         ("y = torch.tensor([0.5", ""),
         ("z = torch.tensor(rows)", "tensor"),

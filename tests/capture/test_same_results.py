@@ -273,3 +273,34 @@ def test_numbers_by_hand():
     del b, different
     numbers.forget_dead()
     assert len(numbers._known) == 1
+
+
+def mask_of(tokens):
+    """A bias for each pair of positions."""
+    same = tokens[:, :, None] == tokens[:, None, :]
+    return torch.where(same, 0.0, -1.0).float() * 0.5
+
+
+def test_what_each_layer_makes_of_the_same_batch():
+    def step(model):
+        tokens, x = torch.randint(0, 3, (4, 64)), torch.rand(4, 64, 64)
+        for _ in range(4):
+            x = model(x) + mask_of(tokens)
+        return x.mean()
+
+    (facts,) = found(step)
+    assert facts.function.startswith("mask_of (tests/capture/test_same_results.py:")
+    assert facts.within_step
+    assert facts.calls == 3 * facts.results
+    assert facts.times == 4
+    assert all(0 < again <= forward for again, forward in zip(facts.again_ns, facts.forward_ns, strict=True))
+
+
+def test_other_batches_and_what_is_trained_are_not_the_same_within_a_step():
+    def step(model):
+        first, second = torch.randint(0, 3, (4, 64)), torch.randint(0, 3, (4, 64))
+        x = model(model(torch.rand(4, 64, 64)) + mask_of(first)) + mask_of(second)
+        first.add_(1)
+        return (x + mask_of(first)).mean() + (model.weight * 2).sum() + (model.weight * 2).sum()
+
+    assert found(step) == []

@@ -41,6 +41,8 @@ def test_the_class_its_functions_and_operators(tmp_path):
         [("timm/optim/lamb.py(60): step", 210, 790)],
         [("train.py(20): step", 210, 790), ("torch/optim/adam.py(213): step", 220, 780)],  # inherits from it
         [],  # only the training loop is around
+        [("torch/optim/adam.py(213): step", 210, 790), ("train.py(50): training_step", 220, 780)],  # a closure
+        [("train.py(20): step", 210, 790), ("nn.Module: Net_0", 220, 780), ("train.py(60): forward", 230, 770)],
     ],
 )
 def test_steps_of_torch_and_of_packages_are_none_of_the_scripts(tmp_path, around):

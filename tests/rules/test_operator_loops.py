@@ -237,3 +237,43 @@ def test_checks_of_single_tensors_need_one_check(ask, make_measured, make_facts)
     )
     assert "whole batch" not in advice.title + advice.watch
     assert "waits for its result" in advice.why
+
+
+def copied(make_facts, form="copy", looks=60):
+    """A function that copies the state of the model, in 60 of 200 stack samples."""
+    update = SampledFacts(
+        ["main (train.py:9)", "Best.update (best.py:24)"],
+        through="deepcopy",
+        looks=looks,
+        steps=list(range(20)),
+        spent_ns=[looks * 50_000] * 20,
+        form=form,
+        form_at=1 if form else 0,
+    )
+    rest = SampledFacts(
+        ["main (train.py:8)"], looks=200 - looks, steps=list(range(20)), spent_ns=[(200 - looks) * 50_000] * 20
+    )
+    return make_facts(windows=[Window("untraced", 3, [10_000_000] * 20, sampled=[update, rest])])
+
+
+def test_a_state_that_is_copied_is_copied_less_often(ask, make_measured, make_facts):
+    """Although most of it is compute, which copies are: none of them is needed."""
+    changed = {"name": "update", "at": "best.py:20", "phase": "loop", "operator": "aten::copy_", "rank": 0}
+    computed = {"computed_share": 0.9, "least_computed_share": 0.8, "least_computed_ns": 2_000_000}
+    measured = on_cpu(make_measured, **changed, **computed)
+    (advice,) = ask("DP610", measured, [copied(make_facts)])
+    assert "in a Python loop, " in advice.title
+    assert advice.title.endswith(": copy less often, for example once per evaluation")
+    assert "compute" not in advice.title
+    assert (advice.confidence, advice.saves.basis) == ("medium", "sampled")
+    assert advice.saves.low_share > 0.15
+    (other,) = ask("DP610", measured, [copied(make_facts, form="")])
+    assert other.title.endswith("compute results that recur once")
+
+
+def test_cells_whose_compute_is_not_known_have_a_bound(ask, make_measured, make_facts):
+    """By sizes all of it may be compute, but the layer still saves the calls."""
+    measured = on_cpu(make_measured, share=0.2, computed_share=1.0, backward_share=1.5, operator="aten::lstm_cell")
+    (advice,) = ask("DP610", measured, found_in(make_facts, 20))
+    assert (advice.saves.basis, advice.saves.high_share) == ("bound", pytest.approx(0.6))
+    assert "use nn.LSTM" in advice.title

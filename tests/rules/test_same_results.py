@@ -3,6 +3,7 @@
 import pytest
 
 from dptune.measured import Missing
+from dptune.runfile.repeated_forward import RepeatedForwardFacts
 from dptune.runfile.same_results import SameResultFacts
 
 MS = 1_000_000
@@ -11,7 +12,7 @@ MS = 1_000_000
 def same(again_ms=2, function="normalized (graph.py:31)", steps=2, **more):
     """Steps of 10 ms, 5 of them in operators outside of backward passes."""
     times = {"step_ns": [10 * MS] * steps, "again_ns": [again_ms * MS] * steps, "forward_ns": [5 * MS] * steps}
-    return SameResultFacts(function, ["matmul", "diag"], 3, [900, 900], **{**times, **more})
+    return SameResultFacts(function, ["matmul", "diag"], **{"calls": 3, "size": [900, 900], **times, **more})
 
 
 @pytest.fixture
@@ -32,6 +33,23 @@ def test_the_function_its_line_and_its_operators(advice):
     assert (found.impact, found.confidence, found.numerics) == ("high", "medium", "same")
     assert (found.saves.low_share, found.saves.high_share) == (0, pytest.approx(0.2))
     assert ("largest result", "900 x 900") in [(each.label, each.value) for each in found.evidence]
+
+
+def test_several_times_in_one_step(advice):
+    """A mask that each of four layers makes: nine calls more than three results need."""
+    (found,) = advice(same(calls=9, results=3, within_step=True))
+    assert found.title == (
+        "`normalized` (graph.py:31) computes the same results 4 times in each step, 20 % of the step: compute them "
+        "once, and pass them on (matmul, diag)"
+    )
+    assert found.saves.high_share == pytest.approx(0.2)
+
+
+def test_a_repeated_forward_pass_is_named_by_its_rule(ask, make_measured, make_facts):
+    facts = make_facts(
+        same_results=[same(calls=9, results=3, within_step=True)], repeated_forward=[RepeatedForwardFacts("Net")]
+    )
+    assert ask("DP625", make_measured(device="cpu", world=1), [facts]) == []
 
 
 def test_outside_of_functions(advice):
@@ -70,3 +88,15 @@ def test_a_gpu_saves_its_part_of_the_compute_of_the_forward_pass(advice, hand_ma
 def test_traces_alone_do_not_say(ask, make_measured):
     with pytest.raises(Missing):
         ask("DP625", make_measured(), [])
+
+
+def test_what_the_function_computes_in_every_step_is_saved_with_it(advice):
+    """0.4 ms of another function is not."""
+    within = same(calls=9, results=3, within_step=True)
+    always, other = (
+        same(again_ms=0.3, function="normalized (graph.py:29)"),
+        same(again_ms=0.4, function="bias (a.py:2)"),
+    )
+    (found,) = advice(within, always, other)
+    assert found.saves.high_share == pytest.approx(0.23)
+    assert "20 % of the step" in found.title

@@ -5,8 +5,9 @@ from dataclasses import replace
 import pytest
 
 from dptune.measured import Missing
+from dptune.runfile.communication import DdpFacts
 from dptune.runfile.loader import LoaderFacts
-from dptune.runfile.schedules import SchedulerFacts, epochs_of
+from dptune.runfile.schedules import PlateauFacts, SchedulerFacts, epochs_of
 from dptune.runfile.window import Window
 
 ONCE_PER_EPOCH = SchedulerFacts(
@@ -163,3 +164,56 @@ def test_quiet_where_the_batches_are_meant(ask, make_measured, make_facts, sched
 def test_traces_alone_do_not_say(ask, make_measured):
     with pytest.raises(Missing):
         ask("DP303", make_measured(), [])
+
+
+def plateaus(make_facts, *values, rates=((0.1, 0.1), (0.1, 0.1)), where="train.py:60", **more):
+    """Facts of two ranks, each with these values."""
+    more = {"ddp": [DdpFacts("DistributedDataParallel", ranks=[0, 1])]} | more
+    return [
+        make_facts(
+            rank=rank,
+            world_size=2,
+            plateaus=[PlateauFacts(where, "train.py:88", list(of_rank), list(rates[rank]))],
+            **more,
+        )
+        for rank, of_rank in enumerate(values)
+    ]
+
+
+def test_ranks_step_a_plateau_with_values_of_their_own(ask, make_measured, make_facts):
+    (advice,) = ask("DP303", make_measured(), plateaus(make_facts, (0.5, 0.4), (0.6, 0.3)))
+    assert advice.title == "ReduceLROnPlateau (train.py:88) steps with a different value on each rank"
+    assert (advice.kind, advice.impact, advice.confidence) == ("risk", "medium", "high")
+    assert [(one.value, one.rank) for one in advice.evidence] == [(2, None), (0.4, 0), (0.3, 1), ("train.py:60", None)]
+    assert "all_reduce" in advice.remedy
+
+
+def test_rates_that_differ_already(ask, make_measured, make_facts):
+    lowered = ((0.1, 0.1), (0.1, 0.05))
+    (advice,) = ask("DP303", make_measured(), plateaus(make_facts, (0.5, 0.4), (0.6, 0.7), rates=lowered))
+    assert advice.title.endswith("different value on each rank: learning rates differ between ranks")
+    assert (advice.impact, advice.threatens_results) == ("high", True)
+    assert [one.value for one in advice.evidence if one.label.startswith("learning rate")] == [0.1, 0.05]
+
+
+@pytest.mark.parametrize(
+    ("values", "more"),
+    [
+        (((0.5, 0.4), (0.5, 0.4)), {}),
+        (((0.5, 0.4), (0.50001, 0.39999)), {}),  # rounding
+        (((0.5, 0.4), (0.6, 0.4)), {}),  # one call
+        (((0.5,), (0.6, 0.7)), {}),  # one call on one of them
+        (((float("nan"), 0.4), (0.6, 0.3)), {}),
+        (((0.5, 0.4), (0.6, 0.3)), {"ddp": []}),  # models of their own
+        (((0.5, 0.4), (0.6, 0.3)), {"ddp": [DdpFacts("DistributedDataParallel", ranks=[0])]}),
+        (((0.5, 0.4),), {}),  # one rank
+    ],
+)
+def test_quiet_where_ranks_decide_alike(ask, make_measured, make_facts, values, more):
+    assert ask("DP303", make_measured(), plateaus(make_facts, *values, **more)) == []
+
+
+def test_quiet_where_schedulers_are_made_in_another_order(ask, make_measured, make_facts):
+    first, second = plateaus(make_facts, (0.5, 0.4), (0.6, 0.3))
+    second.plateaus[0].where = "train.py:61"
+    assert ask("DP303", make_measured(), [first, second]) == []

@@ -2,7 +2,7 @@
 
 import pytest
 
-from dptune.measured import Missing, SliceGradients, UserCodeFigures
+from dptune.measured import Missing, OperatorLoop, SliceGradients, UserCodeFigures
 from dptune.rule import RunView
 from dptune.testing import measured_run
 
@@ -63,3 +63,20 @@ def test_without_stacks_it_is_skipped_only_where_filling_takes_time(name, asks):
             list(RULES["DP622"].check(view))
     else:
         assert list(RULES["DP622"].check(view)) == []
+
+
+def test_slices_for_a_recurrent_cell_are_named_with_its_layer():
+    def beside(share, **changed):
+        loop = {"name": "read", "at": "net.py:12", "phase": "forward", "operator": "aten::lstm_cell", "repeats": 84.0}
+        loop = OperatorLoop(**loop | {"rank": 0, "cost_ns": 9_000_000, "share": share} | changed)
+        return UserCodeFigures(
+            ranks=[0], steps=2, basis="untraced", sites=[], slice_gradients=[slices(0.07)], loops=[loop]
+        )
+
+    def advised(code):
+        return list(RULES["DP622"].check(RunView(measured_run(user_code=code), [])))
+
+    assert advised(beside(0.3)) == []
+    assert len(advised(beside(0.06))) == 1
+    assert len(advised(beside(0.3, operator="aten::mul"))) == 1
+    assert len(advised(beside(0.3, at="net.py:40"))) == 1

@@ -2,12 +2,13 @@
 
 Low confidence comes after everything else. Kinds are ranked within themselves: by impact, which follows from the
 expected gain and the confidence; then numerics unchanged before other rounding, and that before other batches; then by
-the expected gain. Risks come first where one of them is certain to train another model than intended.
+the expected gain. Risks come first where one of them is certain to train another model than intended, or is certain
+while the first saving is an upper bound above half of the step without high confidence, which may come to nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from dptune.advice import CONFIDENCES, IMPACTS, Advice, Change, Kind, Skipped
 
@@ -21,8 +22,23 @@ def ranked(advice: Iterable[Advice]) -> list[Advice]:
     Low confidence comes last, and risks first where one threatens the results of the training.
     """
     found = list(advice)
-    kinds = _RESULTS_FIRST if any(recommendation.threatens_results for recommendation in found) else KINDS
+    kinds = _RESULTS_FIRST if _results_come_first(found) else KINDS
     return sorted(found, key=lambda candidate: (_is_unsure(candidate), kinds.index(candidate.kind), *_worth(candidate)))
+
+
+def _results_come_first(found: Sequence[Advice]) -> bool:
+    """Whether a risk is certain, and either severe or surer than the saving that would be named first."""
+    if any(recommendation.threatens_results for recommendation in found):
+        return True
+    certain = any(
+        (risk.kind, risk.confidence, risk.numerics) == ("risk", "high", "changes") and risk.impact != "low"
+        for risk in found
+    )
+    savings = [saving for saving in found if saving.kind == "time" and not _is_unsure(saving)]
+    best = min(savings, key=_worth, default=None)
+    if not certain or best is None or best.confidence == "high":
+        return False
+    return best.saves is not None and best.saves.large_unknown
 
 
 def merged(advice: Iterable[Advice]) -> list[Advice]:

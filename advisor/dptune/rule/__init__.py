@@ -41,7 +41,7 @@ from dptune.runfile.removed import Share
 from dptune.runfile.repeated_forward import RepeatedForwardFacts
 from dptune.runfile.same_results import SameResultFacts
 from dptune.runfile.saved_files import shared_files
-from dptune.runfile.schedules import SchedulerFacts, epochs_of
+from dptune.runfile.schedules import PlateauFacts, SchedulerFacts, epochs_of
 from dptune.runfile.slow_steps import SlowSteps
 from dptune.runfile.training_mode import TrainingModeFacts
 from dptune.runfile.unused import UnusedGradientFacts
@@ -75,6 +75,7 @@ __all__ = [
     "OptimizerFacts",
     "OptimizerGradientFacts",
     "PaddingFacts",
+    "PlateauFacts",
     "Predictor",
     "PreparingFacts",
     "ProbabilityLossFacts",

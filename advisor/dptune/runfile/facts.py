@@ -35,7 +35,7 @@ from dptune.runfile.registered_hooks import RegisteredHookFacts
 from dptune.runfile.repeated_forward import RepeatedForwardFacts
 from dptune.runfile.same_results import SameResultFacts
 from dptune.runfile.saved_files import SavedFileFacts
-from dptune.runfile.schedules import SchedulerFacts, ZeroRateFacts
+from dptune.runfile.schedules import PlateauFacts, SchedulerFacts, ZeroRateFacts
 from dptune.runfile.shifted_labels import ShiftedLabelFacts
 from dptune.runfile.tensors import TensorFacts
 from dptune.runfile.training_mode import TrainingModeFacts
@@ -241,7 +241,8 @@ class Facts:
     `counted_padding` padding among the targets of losses; `saved_files` the files that `torch.save` wrote;
     `training_mode` models that are evaluated in training mode; `unreached` parameters that get no gradient;
     `zero_rates` optimizers that step at a learning rate of zero; `planned_epochs` the iterations of the loop around the
-    loop that draws batches; `joins` whether DDP's `join` handles uneven inputs;
+    loop that draws batches; `plateaus` the values that each `ReduceLROnPlateau` decides by; `joins` whether DDP's
+    `join` handles uneven inputs;
     `dtype_speeds` how fast a CPU computes in the 16-bit dtypes the script uses;
     `cpu_peak` the peak FLOP/s of a CPU, measured after the last window;
     `steps` how many optimizer steps were counted; `ended` how this rank's part ended: `recording` while it has not, and
@@ -323,6 +324,7 @@ class Facts:
     training_mode: list[TrainingModeFacts] = field(default_factory=list)
     unreached: list[UnreachedFacts] = field(default_factory=list)
     zero_rates: list[ZeroRateFacts] = field(default_factory=list)
+    plateaus: list[PlateauFacts] = field(default_factory=list)
     planned_epochs: int | None = None
     joins: bool | None = None
     unread: dict[str, str] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""Functions of the script that compute the same results in every step."""
+"""Functions of the script that compute the same results in every step, or several times in one."""
 
 from __future__ import annotations
 
@@ -7,11 +7,14 @@ from dataclasses import dataclass, field
 
 @dataclass
 class SameResultFacts:
-    """Operators of one function whose inputs no step changes, and whose results agree with those of an earlier step.
+    """Operators of one function whose inputs are those of an earlier call, and whose results agree with that.
 
     `function` is the script's function with the line that takes most, as `function (file:line)`. `operators` are their
     names, what takes longest first, `calls` their number in the last watched step, and `size` that of the largest
     result.
+
+    That call is of an earlier step: no step changes the inputs. With `within_step` it is of the same step. `results`:
+    how many different results they compute again.
 
     By watched step: `step_ns` its duration, `again_ns` the host time of these operators, and `forward_ns` that of all
     operators outside of backward passes and optimizers.
@@ -21,9 +24,16 @@ class SameResultFacts:
     operators: list[str] = field(default_factory=list)
     calls: int = 0
     size: list[int] = field(default_factory=list)
+    within_step: bool = False
+    results: int = 0
     step_ns: list[int] = field(default_factory=list)
     again_ns: list[int] = field(default_factory=list)
     forward_ns: list[int] = field(default_factory=list)
+
+    @property
+    def times(self) -> float:
+        """How often a step computes each result."""
+        return 1 + self.calls / self.results if self.within_step and self.results else 1.0
 
     @property
     def step_share(self) -> float:

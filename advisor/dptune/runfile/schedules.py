@@ -64,3 +64,17 @@ class ZeroRateFacts:
     steps: int = 0
     zero: int = 0
     last_zero: bool = False
+
+
+@dataclass
+class PlateauFacts:
+    """A `ReduceLROnPlateau`, in the order in which they are made.
+
+    `values` are what its first steps were given, and `rates` the learning rate of the first group after each. `where`
+    is the line that makes it, `stepped_at` the one that steps it.
+    """
+
+    where: str | None = None
+    stepped_at: str | None = None
+    values: list[float] = field(default_factory=list)
+    rates: list[float] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""A learning-rate schedule advances faster or slower than the training that it is built for.
+"""A learning-rate schedule advances faster or slower than its training, or differs between ranks.
 
 ## What it measures
 
@@ -16,12 +16,19 @@ How many steps a scheduler makes per optimizer step, against the length that it 
   Schedules that are meant to advance with the batches are not judged (`OneCycleLR`, `CyclicLR`, `LambdaLR`,
   `CosineAnnealingWarmRestarts`, warm-up).
 
+With DistributedDataParallel or FSDP on all ranks, also the values that `ReduceLROnPlateau.step` is given. Fires if they
+differ between ranks in two calls or more, by more than 0.01 %.
+
 ## Why it matters
 
 It costs convergence. A schedule that steps once per epoch stays in its warm-up: a one-cycle schedule never reaches its
 maximum rate. One that advances once per process ends early: with two processes the rate is zero in the second half of
 the training, and those steps train nothing. One that counts epochs but advances with each batch is over in the first
 epoch: the rate stays at its end, or, with `CosineAnnealingLR`, falls and rises again every `2 * T_max` batches.
+
+`ReduceLROnPlateau` lowers the rate when its value has not improved. If each rank gives it the loss of its own part of
+the validation data, ranks lower the rate at different times. They then apply the same gradients at different rates, so
+their weights differ, and DDP does not correct that.
 
 ## What to change
 
@@ -38,6 +45,13 @@ With Accelerate, count the steps of all processes, because `schedule.step()` mak
     total = epochs * len(loader) * accelerator.num_processes
 
 or pass `step_scheduler_with_optimizer=False` to `Accelerator`; then step it only where the optimizer steps.
+
+Average the value over all ranks before the schedule gets it:
+
+    dist.all_reduce(loss)
+    schedule.step(loss.item() / dist.get_world_size())
+
+In Lightning, log it with `sync_dist=True`; with Accelerate, use `accelerator.reduce(loss, "mean")`.
 
 ## When to leave it alone
 
@@ -64,12 +78,12 @@ or pass `step_scheduler_with_optimizer=False` to `Accelerator`; then step it onl
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from dptune.advice import Advice, Confidence, Evidence
-from dptune.rule import Rule, RunView, SchedulerFacts, Threshold, epochs_of
+from dptune.rule import PlateauFacts, Rule, RunView, SchedulerFacts, Threshold, epochs_of
 from dptune_rules.at_risk import results_at_risk
-from dptune_rules.known import known, passed_at
+from dptune_rules.known import in_parentheses, known, passed_at
 
 TIMES_PASSED = Threshold(
     "times_passed", 2.0, "an epoch, as a multiple of the schedule, where recorded steps lie after its end"
@@ -77,15 +91,18 @@ TIMES_PASSED = Threshold(
 TIMES_AHEAD = Threshold(
     "times_ahead", 10.0, "the same where its end lies ahead: a training of a tenth of an epoch is a trial"
 )
+APART = Threshold(
+    "apart", 1e-4, "relative: what torch takes for an improvement by default; averages over all ranks agree to rounding"
+)
 
 RULE = Rule(
     code="DP303",
     name="schedule-out-of-step",
     family="batch",
     kind="risk",
-    summary="a learning-rate schedule advances faster or slower than the training that it is built for",
+    summary="a learning-rate schedule advances faster or slower than its training, or differs between ranks",
     since="0.1",
-    thresholds=(TIMES_PASSED, TIMES_AHEAD),
+    thresholds=(TIMES_PASSED, TIMES_AHEAD, APART),
     asked_when_busy=True,
     needs="recording",
 )
@@ -93,10 +110,12 @@ RULE = Rule(
 LEAST_STEPS_PER_EPOCH = 10  # below, a length in steps and one in epochs cannot be distinguished
 _LENGTHS = ("T_max", "total_steps", "total_iters", "step_size", "milestones", "lr_lambda", "gamma")  # arguments
 ROUND = 50  # multiples of it may have been chosen by hand
+LEAST_CALLS = 2  # that differ: one may be a sanity check before training
 
 
 def check(run: RunView) -> Iterator[Advice]:
-    """Name each scheduler of the first rank that is out of step for certain."""
+    """Name each scheduler of the first rank that is out of step for certain, and those that differ between ranks."""
+    yield from _differing(run)
     for scheduler in run.any_facts().schedulers:
         if scheduler.interval == "epoch":
             yield from _once_per_epoch(scheduler)
@@ -229,4 +248,63 @@ def _advice(
         watch=watch,
         subject=scheduler.name,
         confidence=confidence,
+    )
+
+
+def _differing(run: RunView) -> Iterator[Advice]:
+    """Each `ReduceLROnPlateau` of a model that all ranks train whose steps get other values on other ranks."""
+    if len(run.facts) < 2 or not _is_shared(run):
+        return
+    for of_ranks in zip(*(facts.plateaus for facts in run.facts), strict=False):
+        calls = list(zip(*(plateau.values for plateau in of_ranks), strict=False))
+        differing = [number for number, values in enumerate(calls) if _differ(values, run.limit(APART))]
+        if len(differing) < LEAST_CALLS or len({plateau.where for plateau in of_ranks}) > 1:
+            continue
+        rates = [plateau.rates[len(calls) - 1] for plateau in of_ranks]
+        yield _differing_advice(run, of_ranks[0], calls[differing[-1]], len(differing), len(calls), rates)
+
+
+def _is_shared(run: RunView) -> bool:
+    """Whether all ranks train one model."""
+    return all(
+        facts.fsdp or facts.engine or (facts.ddp and all(len(ddp.ranks) in (0, facts.world_size) for ddp in facts.ddp))
+        for facts in run.facts
+    )
+
+
+def _differ(values: Sequence[float], limit: float) -> bool:
+    if not all(map(math.isfinite, values)):
+        return False
+    return max(values) - min(values) > limit * max(map(abs, values))
+
+
+def _differing_advice(
+    run: RunView, plateau: PlateauFacts, values: Sequence[float], differing: int, calls: int, rates: Sequence[float]
+) -> Advice:
+    apart = max(rates) > min(rates)
+    numbers = [facts.rank for facts in run.facts]
+    then = ": learning rates differ between ranks" if apart else ""
+    return results_at_risk(
+        RULE,
+        title=f"ReduceLROnPlateau{in_parentheses(plateau.stepped_at or plateau.where)} steps with a different value on "
+        f"each rank{then}",
+        why="Each rank lowers its learning rate by its own value. All ranks get the same gradients, so with different "
+        "rates their weights differ.",
+        evidence=[
+            Evidence(label="calls with different values", value=differing, unit=f"of {calls}"),
+            *(
+                Evidence(label="value in the last of them", value=value, rank=number)
+                for number, value in zip(numbers, values, strict=True)
+            ),
+            *(
+                Evidence(label="learning rate after the last call", value=rate, rank=number)
+                for number, rate in (zip(numbers, rates, strict=True) if apart else ())
+            ),
+            *known("scheduler made at", plateau.where),
+        ],
+        remedy="Average the value over all ranks (`dist.all_reduce`) before `step`; in Lightning, log it with "
+        "`sync_dist=True`.",
+        watch="Training results change for the better.",
+        subject="plateau",
+        impact="high" if apart else "medium",
     )

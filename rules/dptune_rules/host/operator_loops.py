@@ -28,6 +28,8 @@ whole batch pays that cost once.
   sequence in one call. The weights are the same: copy `weight_ih` to `weight_ih_l0`, and so on.
 - For values that never change (a table of positions): compute them once and keep them as a buffer.
 - `torch.vmap` for a function of one sample.
+- For copies of a state (`copy.deepcopy(model.state_dict())`, or a comprehension that clones each tensor): copy less
+  often, for example once per evaluation. A training loss that is averaged over steps is lowest in nearly every step.
 - For checks of single tensors for NaN or infinity: check the loss, or one norm of all tensors (`torch._foreach_norm`
   and a norm of their stack), or check every N steps. Look for the tensor only after a check has failed.
 
@@ -153,14 +155,14 @@ def _share(run: RunView, loop: OperatorLoop, called: Sequence[tuple[str, str]] =
     return found[0]
 
 
-def _predicted(run: RunView, loop: OperatorLoop, called: Sequence[tuple[str, str]]) -> Saving | None:
+def _predicted(run: RunView, loop: OperatorLoop, called: Sequence[tuple[str, str]], copies: bool) -> Saving | None:
     """The saving without the loop, from every rank; None where stack samples or the trace do not show it."""
     found = None if loop.crossing else run.sampled_share(loop.name, loop.at, training=True, without=called)
     backward = loop.backward_share
     if found is None or loop.computed_share is None or (backward is None and loop.phase == "forward"):
         return None
-    again = backward or 0.0
-    by_rank = {rank: _with_backward(share, again, loop.computed_share) for rank, share in found.by_rank.items()}
+    again, computed = backward or 0.0, 0.0 if copies else loop.computed_share
+    by_rank = {rank: _with_backward(share, again, computed) for rank, share in found.by_rank.items()}
     how = f"`{loop.name}` is in {found.samples} stack samples"
     how += f", and its backward pass takes {digits(again)} times as long in the trace" if again else ""
     return run.removed(by_rank, how)
@@ -190,7 +192,15 @@ def _computes(run: RunView, loop: OperatorLoop) -> bool:
     return computed is not None and computed >= run.limit(COMPUTED_SHARE)
 
 
-def _remedy(loop: OperatorLoop, computes: bool) -> str:
+def _copies(run: RunView, loop: OperatorLoop) -> bool:
+    """Whether most of its time is in lines that copy a state: less of that is needed, whatever it computes."""
+    form = None if loop.crossing else run.line_form(loop.name, loop.at)
+    return form is not None and form.form == "copy"
+
+
+def _remedy(loop: OperatorLoop, computes: bool, copies: bool) -> str:
+    if copies:
+        return "copy less often, for example once per evaluation"
     if loop.checks:
         return "check the loss, or one norm of all tensors (torch._foreach_norm), or check every N steps"
     if computes:
@@ -199,7 +209,9 @@ def _remedy(loop: OperatorLoop, computes: bool) -> str:
     return f"use {layer} for the whole sequence" if layer else "use one call for the whole batch"
 
 
-def _why(loop: OperatorLoop, computes: bool, goes_back: bool) -> str:
+def _why(loop: OperatorLoop, computes: bool, copies: bool, goes_back: bool) -> str:
+    if copies:
+        return "Each copy of a model or optimizer state makes new tensors and copies all values."
     if loop.checks:
         return "Each check calls several operators on one tensor, and Python waits for its result."
     if computes:
@@ -208,7 +220,9 @@ def _why(loop: OperatorLoop, computes: bool, goes_back: bool) -> str:
     return words + " The backward pass calls the same number of operators again." if goes_back else words
 
 
-def _watch(loop: OperatorLoop, collects: bool, computes: bool) -> str:
+def _watch(loop: OperatorLoop, collects: bool, computes: bool, copies: bool) -> str:
+    if copies:
+        return "Decide by a validation metric, which changes only at an evaluation."
     if collects:
         return "Each step of an environment needs the action before it: step many environments in one call instead."
     if loop.checks:
@@ -234,9 +248,10 @@ def _advice(run: RunView, loop: OperatorLoop, called: Sequence[tuple[str, str]],
     times = 1 + BACKWARD_TIMES if loop.phase == "forward" and loop.backward else 1
     collects = run.collects_experience(loop.name, "" if loop.crossing else loop.at)
     unsure = bool(loop.module) and not _is_by_sample(run, loop)
-    computes = _computes(run, loop)
+    copies = _copies(run, loop)
+    computes = not copies and _computes(run, loop)
     most = "the loop" + (", plus twice its time in the backward pass" if times > 1 else "")
-    saves = _predicted(run, loop, called) or run.bound(0.0, min(1.0, times * loop.share), most)
+    saves = _predicted(run, loop, called, copies) or run.bound(0.0, min(1.0, times * loop.share), most)
     impact = "low" if collects or unsure else run.impact(loop.share, WORTH_SHARE) or "low"
     what, share = loop.module or loop.operator, f"{100 * loop.share:.0f} % of the step"
     if computes:
@@ -249,8 +264,8 @@ def _advice(run: RunView, loop: OperatorLoop, called: Sequence[tuple[str, str]],
         kind=RULE.kind,
         impact=impact,
         title=f"`{loop.name}` ({where}) calls {what} {loop.repeats:,.0f} times in a Python loop, {share}"
-        + ("" if collects else f": {IF_APART if unsure else _remedy(loop, computes)}"),
-        why=_why(loop, computes, goes_back=times > 1),
+        + ("" if collects else f": {IF_APART if unsure else _remedy(loop, computes, copies)}"),
+        why=_why(loop, computes, copies, goes_back=times > 1),
         changes=[],
         saves=saves,
         confidence="low" if collects or computes or unsure else confidence,
@@ -265,6 +280,6 @@ def _advice(run: RunView, loop: OperatorLoop, called: Sequence[tuple[str, str]],
             *([] if loop.crossing else call_path_evidence(run, loop.name, loop.at)),
         ],
         numerics="same",
-        watch=_watch(loop, collects, computes),
+        watch=_watch(loop, collects, computes, copies),
         fingerprint=f"{RULE.code}:{loop.name}",
     )

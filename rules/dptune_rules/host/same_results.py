@@ -1,4 +1,4 @@
-"""A function computes the same results in every step.
+"""A function computes the same results in every step, or several times in one step.
 
 ## What it measures
 
@@ -10,10 +10,15 @@ of less than 20 us, copies, and tensors made of zeros, ones or ranges. The share
 time that watching takes; on a GPU it is the operators' part of the host's time in the forward pass, applied to its
 compute.
 
+The same within one step: calls whose inputs are the same as in an earlier call of that step, and whose results agree
+and need no gradient. The first call of each is not counted.
+
 ## Why it matters
 
 The result is known after the first step: normalized adjacency matrices, filter banks, position tables, masks, anchors,
 or features that a frozen layer computes on fixed data.
+Within a step, what each layer computes from the batch alone is the same for all layers: attention masks, distances,
+position biases.
 
 ## What to change
 
@@ -22,6 +27,8 @@ Compute it once, before training, and keep it:
     self.register_buffer("adjacency", normalize(adjacency))
 
 Where it depends on a size that changes, keep it in a dictionary by size, or use `functools.lru_cache`.
+
+What depends on the batch: compute it once in the forward pass of the model, and pass it to the layers.
 
 The saving is an upper bound: all of these operators.
 
@@ -51,7 +58,7 @@ RULE = Rule(
     name="same-results",
     family="host",
     kind="time",
-    summary="a function computes the same results in every step",
+    summary="a function computes the same results in every step, or several times in one step",
     since="0.1",
     thresholds=(WORTH_SHARE,),
     asked_when_busy=True,
@@ -61,25 +68,47 @@ RULE = Rule(
 
 def check(run: RunView) -> Iterator[Advice]:
     """Name each function whose repeated results take a share of the step worth it."""
-    for found in run.any_facts().same_results:
+    facts = run.any_facts()
+    for found in facts.same_results:
+        if found.within_step and facts.repeated_forward:
+            continue  # DP613 names the whole pass
         share = run.same_results_share(found)
         if run.impact(share, WORTH_SHARE):
-            yield _advice(run, found, share)
+            yield _advice(run, found, share, _besides(run, found))
 
 
-def _advice(run: RunView, found: SameResultFacts, share: float) -> Advice:
+def _besides(run: RunView, found: SameResultFacts) -> float:
+    """The share of what the same function computes in every step: whoever calls it once saves that too."""
+    if not found.within_step:
+        return 0.0
+    function = _named(found)
+    return sum(
+        run.same_results_share(other)
+        for other in run.any_facts().same_results
+        if not other.within_step and _named(other) == function
+    )
+
+
+def _named(found: SameResultFacts) -> tuple[str, str]:
+    """The function and its file."""
     name, _, place = found.function.removesuffix(")").rpartition(" (")
+    return name, place.rpartition(":")[0]
+
+
+def _advice(run: RunView, found: SameResultFacts, share: float, besides: float) -> Advice:
+    name, _, place = found.function.removesuffix(")").rpartition(" (")
+    named = f"`{name}` ({place})" if name else place
     size = " x ".join(f"{length:,}" for length in found.size)
     return Advice(
         rule=RULE.code,
         slug=RULE.name,
         kind=RULE.kind,
         impact=run.impact(share, WORTH_SHARE) or "low",
-        title=f"{f'`{name}` ({place})' if name else place} computes the same results in every step, {100 * share:.0f} "
-        f"% of the step: compute them once, before training ({', '.join(found.operators)})",
-        why="No compared step changes the inputs of these operators, and their results agreed.",
+        title=f"{named} computes the same results {_often(found)}, {100 * share:.0f} % of the step: "
+        f"compute them once, {_when(found)} ({', '.join(found.operators)})",
+        why=_why(found),
         changes=[],
-        saves=run.bound(0.0, share, "all of these operators"),
+        saves=run.bound(0.0, min(1.0, share + besides), "all of these operators"),
         confidence="medium" if len(found.step_ns) > 1 and run.times_hold else "low",
         evidence=[
             Evidence(label="operators with the same results", value=share, unit="of a step"),
@@ -88,6 +117,26 @@ def _advice(run: RunView, found: SameResultFacts, share: float) -> Advice:
             Evidence(label="steps that were compared", value=len(found.step_ns)),
         ],
         numerics="same",
-        watch="Only steps of the warm-up were compared: compute the results again where their inputs change later.",
-        fingerprint=f"{RULE.code}:{name or place}",
+        watch=_watch(found),
+        fingerprint=f"{RULE.code}:{name or place}{':step' if found.within_step else ''}",
     )
+
+
+def _often(found: SameResultFacts) -> str:
+    return f"{found.times:.0f} times in each step" if found.within_step else "in every step"
+
+
+def _when(found: SameResultFacts) -> str:
+    return "and pass them on" if found.within_step else "before training"
+
+
+def _why(found: SameResultFacts) -> str:
+    if found.within_step:
+        return "Within a step, nothing changes the inputs of these operators, and their results agreed."
+    return "No compared step changes the inputs of these operators, and their results agreed."
+
+
+def _watch(found: SameResultFacts) -> str:
+    if found.within_step:
+        return "Compute them again where their inputs change within the step."
+    return "Only steps of the warm-up were compared: compute the results again where their inputs change later."

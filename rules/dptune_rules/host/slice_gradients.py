@@ -27,6 +27,7 @@ backward pass through it, since the remedy computes no derivatives of one sample
 ## When to leave it alone
 
 - Only a few slices of a large tensor are used: `unbind` then saves little.
+- They are the inputs of a recurrent cell (`nn.LSTMCell`): `operator-loops` then proposes the layer instead.
 
 ## References
 
@@ -47,6 +48,7 @@ from dptune_rules.host.costly_functions import advice, seen_in_kernels
 
 WORTH_SHARE = Threshold("worth_share", 0.05, "identical steps differ by about 5 %: less is within this noise")
 OF_BATCH = ("jacobian", "hessian")  # of torch.autograd.functional: they loop over operators without a batching rule
+CELL = "_cell"  # ends the operators of recurrent cells
 
 RULE = Rule(
     code="DP622",
@@ -66,10 +68,13 @@ def check(run: RunView) -> Iterator[Advice]:
     if run.measured.known("user_code") is None and not seen:
         return  # no operator that fills tensors is among those that take most
     found = run.measured.user_code
+    cells = {(loop.name, loop.at): loop.share for loop in found.loops if loop.operator.endswith(CELL)}
     for function in found.slice_gradients:
         impact = run.impact(function.share, WORTH_SHARE)
         if impact is None or (function.through and function.through not in OF_BATCH):
             continue
+        if cells.get((function.name, function.at), 0.0) >= function.share:
+            continue  # `operator-loops` proposes the layer, which takes no slices
         size = " x ".join(f"{length:,}" for length in function.size)
         yield advice(
             RULE,

@@ -2,9 +2,11 @@
 
 ## What it measures
 
-From the token ids or attention masks in the first batches of each loader:
+From the token ids or masks in the first batches of each loader, if the model reads them: an embedding gets the ids in
+warm-up steps, or a layer gets the features that are constant where a mask marks padding. Targets for each position do
+not count.
 
-- columns at the end of a batch in which every row is padding;
+- columns at the end, or at the start, of a batch in which every row is padding;
 - if these are few, the mean length of the samples as a share of the longest one in their batch.
 
 ## Why it matters

@@ -2,7 +2,7 @@
 
 Read from Python's stacks and the optimizer's range in the detailed window. Counted are outermost operators whose
 innermost function is the script's: those that a class of torch or of an installed package calls are not, also where a
-class of the script inherits from it.
+class of the script inherits from it. Nor is what a closure computes: Lightning runs the whole training step in one.
 """
 
 from __future__ import annotations
@@ -27,7 +27,10 @@ from dptune.trace.kernels import OPERATOR_CATEGORIES, RANGE_CATEGORIES
 
 _STEP = re.compile(r"^Optimizer\.step#(?P<name>\w+)\.step$")
 _OF_OPTIM = re.compile(r"(^|/)torch/optim/\w+\.py\(\d+\): ")
+_OF_CLASS = re.compile(r"(^|/)torch/optim/(?!optimizer\.py|lr_scheduler\.py)\w+\.py\(\d+\): ")
 _FRAME = re.compile(r"^(?P<file>.+\.py)\((?P<line>\d+)\): (?P<name>.+)$")
+
+_MODULE = "nn.Module: "
 
 
 def optimizer_loops(views: Sequence[RankView], untraced_ns: Mapping[int, float]) -> list[OptimizerLoop]:
@@ -55,6 +58,9 @@ def _of_rank(view: RankView, untraced_ns: float | None) -> Iterator[OptimizerLoo
     inside = (step != NOWHERE) & (function != NOWHERE)
     inside[inside] = columns.ts_ns[function[inside]] >= columns.ts_ns[step[inside]]
     inside[inside] = columns.named(is_scripts, function[inside])
+    within = _innermost(columns, columns.rows(PYTHON_CATEGORIES, _runs_closure), operators[inside])
+    begun = np.append(columns.ts_ns, -1)[np.where(within == NOWHERE, len(columns.ts_ns), within)]
+    inside[inside] = begun < columns.ts_ns[step[inside]]
     operators, step, function = operators[inside], step[inside], function[inside]
     names = np.array([columns.name(row) for row in step.tolist()], dtype=object)
     step_ns = whole_step_ns(view, untraced_ns)
@@ -77,6 +83,11 @@ def _of_rank(view: RankView, untraced_ns: float | None) -> Iterator[OptimizerLoo
 def _functions(columns: Columns) -> Ints:
     """Those of the script, of installed packages and of torch's optimizers."""
     return columns.rows(PYTHON_CATEGORIES, lambda name: is_users(name) or _OF_OPTIM.search(name) is not None)
+
+
+def _runs_closure(name: str) -> bool:
+    """Whether what the script does inside is no step: a closure that torch's optimizer calls, or a module of it."""
+    return _OF_CLASS.search(name) is not None or name.startswith(_MODULE)
 
 
 def _innermost(columns: Columns, rows: Ints, operators: Ints) -> Ints:

@@ -116,6 +116,7 @@ def gather(facts: Facts, observers: Observers) -> None:
         "training_mode": observers.training_mode.facts,
         "unreached": observers.unreached.facts,
         "zero_rates": observers.zero_rates.facts,
+        "plateaus": observers.plateaus.facts,
         "planned_epochs": lambda: planned_epochs(sys._getframe(1)) or facts.planned_epochs,
         "joins": lambda: any(module._join_config.enable for module in places.ddp()) or facts.joins,
         "grad_scaler": lambda: bool(_scalers(places)),

@@ -27,7 +27,10 @@ _OF_VALUES = re.compile(
     r"|.*\.(?:append|add|get|item|isalpha|isdigit|lower|upper|startswith)$"
 )
 
+_ITEM = re.compile(r".*\.item$")
 _COPYING = re.compile(r"(?:copy\.)?deepcopy$")
+_STATE = re.compile(r".*\.state_dict\(\)")
+_OF_STATE = frozenset(("clone", "cpu", "deepcopy", "to", "numpy"))  # that copies each of its tensors
 _BUILDING = re.compile(r"(?:torch|np|numpy)\.(?:(?:as_)?tensor|Tensor|\w+Tensor|array|asarray)$")
 _READING = re.compile(
     r"(?:json|csv|re|ast|pickle|zlib|gzip|bz2|lzma|base64|struct)\.\w+$"
@@ -73,6 +76,8 @@ def _form(file: str, line: int, called: CodeType | None) -> str:
     calls = _calls(file, line)
     if called is not None:
         return "constants" if _is_constant(calls, called) else ""
+    if any(map(_copies_state, _nodes(file, line))):
+        return "copy"
     if any(_builds(call) for call in calls):
         return "tensor"
     for call in calls:
@@ -85,7 +90,9 @@ def _form(file: str, line: int, called: CodeType | None) -> str:
     if any(_PANDAS.match(ast.unparse(node.value)) for node in _nodes(file, line) if isinstance(node, ast.Subscript)):
         return "rows"
     of_values = all(_OF_VALUES.match(ast.unparse(call.func)) for call in calls)
-    return "elements" if of_values and _is_of_elements(file, line) else ""
+    if not of_values or not _is_of_elements(file, line):
+        return ""
+    return "items" if any(_ITEM.match(ast.unparse(call.func)) for call in calls) else "elements"
 
 
 def _is_constant(calls: Sequence[ast.Call], called: CodeType) -> bool:
@@ -120,6 +127,19 @@ def _builds(call: ast.Call) -> bool:
     if not call.args or not _BUILDING.match(ast.unparse(call.func)):
         return False
     return not (isinstance(call.args[0], ast.List) and all(map(_is_fixed, call.args[0].elts)))
+
+
+def _copies_state(node: ast.AST) -> bool:
+    """Whether it is a comprehension that copies each tensor of a `state_dict()`."""
+    if not isinstance(node, _COMPREHENSIONS):
+        return False
+    made = node.value if isinstance(node, ast.DictComp) else node.elt
+    called = {
+        call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+        for call in ast.walk(made)
+        if isinstance(call, ast.Call)
+    }
+    return bool(called & _OF_STATE) and any(_STATE.match(ast.unparse(part.iter)) for part in node.generators)
 
 
 def _is_of_elements(file: str, line: int) -> bool:

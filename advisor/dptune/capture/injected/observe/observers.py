@@ -34,6 +34,7 @@ from dptune.capture.injected.observe.meters import Meters
 from dptune.capture.injected.observe.module_calls import ModuleCalls
 from dptune.capture.injected.observe.optimizer_gradients import OptimizerGradients
 from dptune.capture.injected.observe.places import Places
+from dptune.capture.injected.observe.plateaus import Plateaus
 from dptune.capture.injected.observe.probability_losses import ProbabilityLosses
 from dptune.capture.injected.observe.registered_hooks import RegisteredHooks
 from dptune.capture.injected.observe.repeated_forward import RepeatedForward
@@ -95,6 +96,7 @@ class Observers:
     training_mode: TrainingMode
     unreached: Unreached
     zero_rates: ZeroRates
+    plateaus: Plateaus
 
     def stepped(self, optimizer: Any) -> None:
         """An optimizer has made a step."""
@@ -191,6 +193,8 @@ def observers() -> Observers:
     hooks.install()
     scaled_clipping = ScaledClipping(places)
     scaled_clipping.install()
+    plateaus = Plateaus()
+    plateaus.install()
     return Observers(
         *(places, meters, garbage, Compilations(), preparing, calls, averaging, unused, warned, checkpointing),
         doubling=doubling,
@@ -224,4 +228,5 @@ def observers() -> Observers:
         training_mode=training_mode,
         unreached=Unreached(places, module_calls),
         zero_rates=ZeroRates(places),
+        plateaus=plateaus,
     )

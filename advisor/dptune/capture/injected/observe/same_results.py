@@ -1,9 +1,12 @@
-"""Watches operators in a few warm-up steps: which compute what an earlier step has computed, from the same tensors.
+"""Watches operators in a few warm-up steps: which compute again what was computed before, from the same tensors.
 
 A mode of torch sees each call of an operator from Python, outside of backward passes. Operators whose inputs have the
 same value numbers as in an earlier step compute the same again; some values of their results are compared, for not all
 updates show in the numbers; of tests, whose results agree on other values too, those of the inputs. Only operators on
 tensors that the step does not change remain: no weights in training, and no batches.
+
+Within a step, operators without gradients whose inputs have the same numbers as those of an earlier call in this step
+compute the same again, as a mask of the batch that each layer makes.
 """
 
 from __future__ import annotations
@@ -53,6 +56,7 @@ class _Call:
     line: int
     size: list[int]
     values: torch.Tensor
+    first: torch.Tensor | None = None  # values of the first call with that number in the same step, of a later one
 
 
 class _Watching(TorchFunctionMode):
@@ -97,7 +101,7 @@ class SameResults:
             self.end()
             return
         with contextlib.suppress(Exception), torch._C.DisableTorchFunction():  # values may be on any device
-            agreeing = [call for call in self._again if _agree(self._values.get(call.number), call.values)]
+            agreeing = [call for call in self._again if _agree(self._earlier(call), call.values)]
             if self._steps:
                 self._times.append((max(1, now_ns - self._begun_ns - self._own_ns), self._forward_ns, agreeing))
         self._values.update(self._new_values)
@@ -153,14 +157,20 @@ class SameResults:
         tests = largest.dtype is torch.bool
         if tests and largest.numel() == 1:  # `isnan(weights).any()`: the answer is the same of other values, too
             return
-        values = self._new_values.get(number)
-        if values is None:
-            values = self._new_values[number] = _some_inputs(args) if tests else _some_values(largest)
-        if number in self._values:
-            frame = _users_frame(sys._getframe(3))
-            if frame is not None:
-                size = list(largest.shape)
-                self._again.append(_Call(number, name, spent_ns, frame.f_code, frame.f_lineno, size, values))
+        before, first = number in self._values, self._new_values.get(number)
+        within = not before and first is not None and not largest.requires_grad and len(self._again) < _KEPT
+        values = first
+        if values is None or within:
+            values = _some_inputs(args) if tests else _some_values(largest)
+            self._new_values.setdefault(number, values)
+        frame = _users_frame(sys._getframe(3)) if before or within else None
+        if frame is not None:
+            size, earlier = list(largest.shape), first if within else None
+            self._again.append(_Call(number, name, spent_ns, frame.f_code, frame.f_lineno, size, values, earlier))
+
+    def _earlier(self, call: _Call) -> torch.Tensor | None:
+        """Values of the call that it repeats: in an earlier step, or in the same one."""
+        return self._values.get(call.number) if call.first is None else call.first
 
     def _enter(self) -> None:
         """Only below all other modes: leaving one takes off whatever is on top."""
@@ -244,16 +254,17 @@ def _agree(before: torch.Tensor | None, now: torch.Tensor) -> bool:
 def _facts(times: list[tuple[int, int, list[_Call]]]) -> list[SameResultFacts]:
     """By function of the script."""
     found = []
-    for code in {call.code for _, _, calls in times for call in calls}:
+    for code, within in {(call.code, call.first is not None) for _, _, calls in times for call in calls}:
         spent, operators = Counter[int](), Counter[str]()
-        facts = SameResultFacts("")
+        facts = SameResultFacts("", within_step=within)
         for step_ns, forward_ns, calls in times:
-            own = [call for call in calls if call.code is code]
+            own = [call for call in calls if call.code is code and (call.first is not None) is within]
             for call in own:
                 spent[call.line] += call.spent_ns
                 operators[call.operator] += call.spent_ns
                 facts.size = max(facts.size, call.size, key=lambda size: torch.Size(size).numel() if size else 0)
             facts.calls = len(own)
+            facts.results = len({call.number for call in own})
             facts.step_ns.append(step_ns)
             facts.forward_ns.append(forward_ns)
             facts.again_ns.append(sum(call.spent_ns for call in own))

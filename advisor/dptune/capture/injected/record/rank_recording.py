@@ -127,6 +127,7 @@ class RankRecording:
             self._observers.optimizer_gradients.end()
             self._observers.clipping.end()
             self._observers.counted_padding.end()
+            self._observers.meters.padding.end()
             self._observers.unreached.end()
             self._observers.evaluation_mode.begin()
             self._observers.training_mode.begin()

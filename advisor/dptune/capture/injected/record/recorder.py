@@ -148,6 +148,8 @@ class Recorder:
         self._observers.optimizer_gradients.begin()
         self._observers.clipping.begin()
         self._observers.counted_padding.begin()
+        if not self._observers.places.compiled:
+            self._observers.meters.padding.begin(self._observers.module_calls)
         self._observers.unreached.begin()
         self._observers.module_calls.begin()
         self._live.claim(rank, stays=not self._ends_script)
