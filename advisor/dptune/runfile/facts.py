@@ -241,7 +241,8 @@ class Facts:
     `counted_padding` padding among the targets of losses; `saved_files` the files that `torch.save` wrote;
     `training_mode` models that are evaluated in training mode; `unreached` parameters that run without gradients;
     `zero_rates` optimizers that step at a learning rate of zero; `planned_epochs` the passes of the loop around the one
-    that draws batches; `joins` whether DDP's `join` takes uneven inputs;
+    that draws batches; `ends_early` whether that one may end before its loader; `joins` whether DDP's `join` takes
+    uneven inputs;
     `dtype_speeds` how fast a CPU computes in the 16-bit dtypes the script uses;
     `cpu_peak` the peak FLOP/s of a CPU, measured after the last window;
     `steps` how many optimizer steps were counted; `ended` how this rank's part ended: `recording` while it has not, and
@@ -325,6 +326,7 @@ class Facts:
     zero_rates: list[ZeroRateFacts] = field(default_factory=list)
     planned_epochs: int | None = None
     joins: bool | None = None
+    ends_early: bool | None = None
     unread: dict[str, str] = field(default_factory=dict)
     ended: str = "recording"
 
