@@ -1,8 +1,8 @@
 """Lets observers see calls of chosen modules, without leaving anything on the modules of the script.
 
-`nn.Module.__call__` is wrapped while it watches chosen modules: a hook on a module would be copied, pickled and compiled
-with it. Without any it is left alone, because torch.compile guards on it: what is compiled meanwhile would be compiled
-again afterwards.
+`nn.Module.__call__` is wrapped while it watches chosen modules: a hook on a module would be copied, pickled and
+compiled with it. Without any it is left alone: torch.compile guards on it, so what is compiled meanwhile would be
+compiled again afterwards.
 """
 
 from __future__ import annotations
