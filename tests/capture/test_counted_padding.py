@@ -74,7 +74,7 @@ def test_labels_that_are_ignored(watching, batch):
     model = Language()
     observed = watching()
     labels = ids.masked_fill(mask == 0, -100)
-    model(input_ids=ids, attention_mask=mask, labels=labels)
+    observed.before_pass(model(input_ids=ids, attention_mask=mask, labels=labels))
     with torch.no_grad():
         model(ids, mask, ids)  # of a validation
     assert found_of(observed) == [("attention_mask", "Language", 9, 0, 1, None)]
@@ -85,7 +85,7 @@ def test_an_encoder_decoder_model(watching, batch, pad, end, padding):
     ids, mask = batch
     model = Language(is_encoder_decoder=True, pad_token_id=pad, eos_token_id=end)
     observed = watching()
-    model(ids, torch.ones_like(mask), ids.masked_fill(mask == 0, PAD))
+    observed.before_pass(model(ids, torch.ones_like(mask), ids.masked_fill(mask == 0, PAD)))
     expected = [] if padding is None else [("pad_token_id", "Language", 12, padding, 1, PAD)]
     assert found_of(observed) == expected
 
@@ -130,3 +130,80 @@ def test_a_model_is_left_as_it_was(watching, batch):
     model(ids, mask, ids)
     observed._calls.end()
     assert nn.Module.__call__ is call
+
+
+class Masking(Language):
+    """A model of the script that keeps padding out of its loss by itself."""
+
+    def __init__(self, how):
+        super().__init__()
+        self.how = how
+
+    def forward(self, input_ids, attention_mask=None, labels=None):
+        logits = self.head(self.words(input_ids)).flatten(0, 1)
+        return self.how(logits, labels, attention_mask)
+
+
+MASKING = {
+    "each": lambda logits, labels, mask: (
+        (cross_entropy(logits, labels.flatten(), reduction="none") * mask.flatten()).sum() / mask.sum()
+    ),
+    "chosen": lambda logits, labels, mask: cross_entropy(logits[mask.flatten() == 1], labels[mask == 1]),
+    "filled": lambda logits, labels, mask: cross_entropy(logits, labels.masked_fill(mask == 0, -100).flatten()),
+    "ignored": lambda logits, labels, mask: cross_entropy(
+        logits, labels.masked_fill(mask == 0, PAD).flatten(), ignore_index=PAD
+    ),
+    "no cross entropy": lambda logits, labels, mask: (logits.logsumexp(1) * mask.flatten()).mean(),
+}
+
+
+@pytest.mark.parametrize("how", MASKING)
+def test_a_model_that_masks_its_loss_itself(watching, batch, how):
+    ids, mask = batch
+    model = Masking(MASKING[how])
+    observed = watching()
+    observed.before_pass(model(ids, mask, ids))
+    assert all(padding == 0 for _, _, _, padding, _, _ in found_of(observed))
+
+
+def test_a_model_that_shifts_its_labels(watching, batch):
+    ids, mask = batch
+    shifting = Masking(
+        lambda logits, labels, mask: cross_entropy(
+            logits.unflatten(0, labels.shape)[:, :-1].flatten(0, 1), labels[:, 1:].flatten()
+        )
+    )
+    observed = watching()
+    observed.before_pass(shifting(ids, mask, ids))
+    assert found_of(observed) == [("attention_mask", "Masking", 10, 3, 1, None)]
+
+
+class OfTransformers(Language):
+    """One whose forward method transformers defines."""
+
+    def forward(self, input_ids, attention_mask=None, labels=None):
+        return self.words(input_ids).mean()
+
+
+OfTransformers.forward.__module__ = "transformers.models.bert.modeling_bert"
+
+
+def test_a_model_of_transformers_counts_its_labels(watching, batch):
+    ids, mask = batch
+    model = OfTransformers()
+    observed = watching()
+    model(ids, mask, ids)
+    assert found_of(observed) == [("attention_mask", "OfTransformers", 12, 3, 1, None)]
+
+
+@pytest.mark.parametrize("of_each_position", [False, True])
+def test_a_table_of_segments_with_as_many_rows_as_classes(watching, batch, of_each_position):
+    """Segment 0 is padding, class 0 is none."""
+    _, mask = batch
+    segments, head = nn.Embedding(3, 4, padding_idx=0), nn.Linear(4, 3)
+    hidden = segments(mask * 2)
+    targets = torch.zeros_like(mask).masked_fill(mask == 0, -100) if of_each_position else torch.zeros(2, dtype=int)
+    logits = head(hidden).flatten(0, 1) if of_each_position else head(hidden.mean(1))
+    observed = watching()
+    observed.before_pass(cross_entropy(logits, targets.flatten()))
+    assert all(padding == 0 for _, _, _, padding, _, _ in found_of(observed))

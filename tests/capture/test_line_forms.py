@@ -4,6 +4,7 @@ import linecache
 
 import pytest
 
+from dptune.capture.injected.observe import line_forms
 from dptune.capture.injected.observe.line_forms import form_of
 
 SOURCE = """\
@@ -108,3 +109,14 @@ def test_a_script_whose_source_is_not_there_has_no_forms(functions):
     del linecache.cache["/script/forms.py"]
     assert form_of([(functions["step"], 3)]) == ("", 0)
     linecache.cache["/script/forms.py"] = (0, None, [], "/script/forms.py")
+
+
+def test_a_file_is_read_once_for_all_its_lines(functions, monkeypatch):
+    walked = []
+    walk = line_forms.ast.walk
+    monkeypatch.setattr(line_forms.ast, "walk", lambda tree: walked.append(tree) or walk(tree))
+    line_forms._indexed.cache_clear()
+    code = functions["step"]
+    for line in range(code.co_firstlineno, len(SOURCE.splitlines()) + 1):
+        form_of([(code, line)])
+    assert len(walked) == 1

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import sys
 from argparse import Namespace
+from itertools import islice
 
 import pytest
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
-from dptune.capture.injected.observe.planned_epochs import planned_epochs
+from dptune.capture.injected.observe.planned_epochs import ends_early, planned_epochs
 
 from .conftest import SHORT
 
@@ -166,3 +167,62 @@ def test_of_a_recording(profile):
     assert done.status == 0, done.err
     (facts,) = done.facts().schedulers
     assert (facts.length, facts.epochs, facts.training_steps) == (90, 90, None)
+
+
+def early():
+    return ends_early(sys._getframe())
+
+
+DEBUG = False
+
+
+def whole(loader):
+    for _ in range(2):
+        for _ in Bar(enumerate(loader)):
+            for _ in range(3):
+                found = early()
+                if not found:
+                    break
+            if DEBUG:
+                break
+    return found
+
+
+def sliced(loader):
+    for _ in islice(loader, 1):
+        found = early()
+    return found
+
+
+def zipped(loader):
+    for _, _ in zip(range(1), loader, strict=False):
+        found = early()
+    return found
+
+
+def broken(loader):
+    for step, _ in enumerate(loader):
+        found = early()
+        if step == 1:
+            break
+    return found
+
+
+def returned(loader):
+    for step, _ in enumerate(loader):
+        found = early()
+        if step == 1:
+            return found
+    return None
+
+
+def outside(loader):
+    return early() if loader else None
+
+
+@pytest.mark.parametrize(
+    ("loop", "expected"),
+    [(whole, False), (sliced, True), (zipped, True), (broken, True), (returned, True), (outside, None)],
+)
+def test_a_loop_that_ends_before_its_loader(loop, expected):
+    assert loop(DataLoader(TensorDataset(torch.zeros(4, 1)), batch_size=2)) is expected

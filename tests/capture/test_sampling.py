@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
 import threading
 import time
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from dptune.capture.injected.observe.stack_samples import _AT_ONCE_S, Sampling
+from dptune.capture.injected.observe.stack_samples import _AT_ONCE_S, Sampling, _interpreter_at_once
 from dptune.runfile.slow_steps import slow_steps
 from dptune.runfile.work_between import work_between
 
@@ -267,3 +268,23 @@ def test_times_of_places_make_up_the_time_that_was_sampled():
     sampling._step, sampling._last_ns = 2, sampling._begun_ns + 80_000_000  # step 2 has not ended
     (found,) = sampling.end()
     assert (found.steps, found.spent_ns, found.looks) == ([0, 1], [20_000_000, 60_000_000], 3)
+
+
+def test_an_interval_that_the_script_sets_meanwhile_stays():
+    usual_s = sys.getswitchinterval()
+    try:
+        with _interpreter_at_once():
+            sys.setswitchinterval(0.02)
+        assert sys.getswitchinterval() == pytest.approx(0.02)
+    finally:
+        sys.setswitchinterval(usual_s)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the system does not fork")
+def test_a_process_that_is_forked_meanwhile_switches_as_before():
+    usual_s = sys.getswitchinterval()
+    with _interpreter_at_once(), _interpreter_at_once():
+        child = os.fork()
+        if not child:
+            os._exit(abs(sys.getswitchinterval() - usual_s) > usual_s / 100)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

@@ -1,5 +1,6 @@
 """Calls of `torch.save` that the source of a training loop shows."""
 
+import ast
 import sys
 import textwrap
 from pathlib import PurePath
@@ -7,6 +8,7 @@ from pathlib import PurePath
 import pytest
 import torch
 
+from dptune.capture.injected.observe import validation
 from dptune.capture.injected.observe.save_calls import save_calls
 
 FRAME = """
@@ -134,3 +136,14 @@ def test_files_of_each_rank_and_of_each_epoch(found):
     assert [found(rank, save=saves) for rank in (0, 1)] == [{f"runs/{rank}.pt": "train.py"} for rank in (0, 1)]
     assert found(1, epoch='torch.save(self.state, f"runs/{epoch}.pt")') == {"runs/{epoch}.pt": "train.py"}
     assert found(1, after='torch.save(self.state, "runs/end.pt")') == {"runs/end.pt": "train.py"}
+
+
+def test_a_file_is_searched_once_for_all_its_functions(monkeypatch):
+    tree = ast.parse("\n".join(f"@made\ndef f{number}():\n    pass" for number in range(40)))
+    walked = []
+    walk = validation.ast.walk
+    monkeypatch.setattr(validation.ast, "walk", lambda node: walked.append(node) or walk(node))
+    found = [validation.definition(tree, f"f{number}", 3 * number + 1) for number in range(40)]
+    assert [each.name for each in found] == [f"f{number}" for number in range(40)]
+    assert validation.definition(tree, "f1", 2) is None
+    assert len(walked) == 1

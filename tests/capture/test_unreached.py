@@ -98,3 +98,54 @@ def test_frozen_parts_are_none(observed):
         optimizer.step()
     observed.end()
     assert observed.facts() == []
+
+
+class Bringing(Optimizer):
+    """Finds the gradients elsewhere, as in a flat buffer, when it steps."""
+
+    def step(self):
+        for group in self.param_groups:
+            for each in group["params"]:
+                each.data.sub_(0.1)
+
+
+def brought(model):
+    return Bringing(model.parameters(), {"lr": 0.1})
+
+
+def taken_by_hooks(model):
+    def update(parameter):
+        parameter.data.sub_(parameter.grad, alpha=0.1)
+        parameter.grad = None
+
+    for each in model.encoder.parameters():
+        each.register_post_accumulate_grad_hook(update)
+    return torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+@pytest.mark.parametrize(
+    ("how", "optimizer_of"), [("detached", brought), ("used", taken_by_hooks)], ids=["brought", "taken"]
+)
+def test_gradients_that_are_there_only_within_the_step_or_the_pass(observed, how, optimizer_of):
+    model = Two({**CUT, **WHOLE}[how])
+    optimizer = optimizer_of(model)
+    for step in range(4):
+        optimizer.zero_grad()
+        model(torch.randn(3, 4), step).mean().backward()
+        optimizer.step()
+    observed.end()
+    assert observed.facts() == []
+
+
+def test_weights_that_the_script_updates_itself(observed):
+    """As a moving average of the inputs, of a codebook."""
+    model = Two(CUT["detached"])
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(4):
+        optimizer.zero_grad()
+        model(torch.randn(3, 4), step).mean().backward()
+        optimizer.step()
+        for each in model.encoder.parameters():
+            each.data.mul_(0.9).add_(0.1)
+    observed.end()
+    assert observed.facts() == []

@@ -43,6 +43,7 @@ def test_the_shortest_and_the_longest_rank(ask, make_measured, make_facts):
         ([40], {}),
         ([40, 38], {"planned_epochs": None}),  # no loop over epochs is known
         ([40, 38], {"joins": True}),
+        ([40, 38], {"ends_early": True}),
         ([40, 38], {"ddp": False}),
         ([40, 38], {"engine": "deepspeed"}),
         ([40, None], {}),

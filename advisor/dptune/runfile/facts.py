@@ -241,8 +241,8 @@ class Facts:
     `counted_padding` padding among the targets of losses; `saved_files` the files that `torch.save` wrote;
     `training_mode` models that are evaluated in training mode; `unreached` parameters that get no gradient;
     `zero_rates` optimizers that step at a learning rate of zero; `planned_epochs` the iterations of the loop around the
-    loop that draws batches; `plateaus` the values that each `ReduceLROnPlateau` decides by; `joins` whether DDP's
-    `join` handles uneven inputs;
+    loop that draws batches; `ends_early` whether the latter may end before its loader; `plateaus` the values that each
+    `ReduceLROnPlateau` decides by; `joins` whether DDP's `join` handles uneven inputs;
     `dtype_speeds` how fast a CPU computes in the 16-bit dtypes the script uses;
     `cpu_peak` the peak FLOP/s of a CPU, measured after the last window;
     `steps` how many optimizer steps were counted; `ended` how this rank's part ended: `recording` while it has not, and
@@ -327,6 +327,7 @@ class Facts:
     plateaus: list[PlateauFacts] = field(default_factory=list)
     planned_epochs: int | None = None
     joins: bool | None = None
+    ends_early: bool | None = None
     unread: dict[str, str] = field(default_factory=dict)
     ended: str = "recording"
 

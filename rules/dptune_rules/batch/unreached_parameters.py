@@ -4,8 +4,8 @@
 
 In warm-up steps, for each optimizer: parameters that require gradients and have none at any step, although their module
 runs with gradients enabled before each step, and its output requires gradients. Reported if they are a tenth of the
-optimizer's parameters or more. Parameters that get a gradient in some steps, modules that do not run, engines, sharded
-and compiled models are left out.
+optimizer's parameters or more. Parameters that get a gradient in some steps, that have gradient hooks or whose values
+change, modules that do not run, engines, sharded and compiled models are left out.
 
 ## Why it matters
 

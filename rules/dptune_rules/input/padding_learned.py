@@ -4,11 +4,14 @@
 
 In up to four calls and backward passes of the warm-up steps, the targets of the loss that are padding and not ignored:
 
-- of a model that takes `labels` and `attention_mask` of the same shape, as causal and masked language models and token
-  classifiers of transformers do: labels other than -100 at positions where the mask is 0;
+- of a model of transformers that takes `labels` and `attention_mask` of the same shape, as its causal and masked
+  language models and token classifiers do: labels other than -100 at positions where the mask is 0;
 - of an encoder-decoder model of transformers: labels equal to `pad_token_id`, unless that is also `eos_token_id`;
-- of other cross entropies: targets equal to the `padding_idx` of an embedding with one row per class of the loss, if
-  `ignore_index` differs and the loss is a mean or a sum without class weights, so that nothing can mask it later.
+- of a model of the script that takes both: the same, as far as these labels are targets of a cross entropy and count;
+- of other cross entropies: targets equal to the `padding_idx` of an embedding with one row per class of the loss, at
+  positions where its input is padding, too, if `ignore_index` differs.
+
+Cross entropies without reduction or with class weights are left out: they can be masked later.
 
 Reported from 1 % of the targets that count.
 

@@ -4,7 +4,8 @@
 
 The length of the loader that most batches are drawn from, on each rank of a DDP or FSDP training, if the script's loop
 over it is inside a loop over epochs (`for epoch in range(90)`). Reported if the lengths differ, no rank has drawn more
-than an epoch, and neither DDP's `join` nor an engine handles it.
+than an epoch, and neither DDP's `join` nor an engine handles it. Loops that may end earlier, by `break`, `return`,
+`islice`, `zip` or `range`, are left out.
 
 ## Why it matters
 
@@ -61,7 +62,7 @@ def check(run: RunView) -> Iterator[Advice]:
     first = run.any_facts()
     if len(run.facts) < 2 or not (first.ddp or first.fsdp) or first.engine:
         return
-    if any(facts.joins or (facts.planned_epochs or 0) < 1 for facts in run.facts):
+    if any(facts.joins or facts.ends_early or (facts.planned_epochs or 0) < 1 for facts in run.facts):
         return
     loaders = {facts.rank: _trained(facts.loaders) for facts in run.facts}
     if len({loader.where for loader in loaders.values() if loader}) != 1:

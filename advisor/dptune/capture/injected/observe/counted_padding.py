@@ -1,8 +1,9 @@
 """Counts padding among the targets of losses.
 
-In a few warm-up steps. Models that take `labels` and an `attention_mask`, as those of transformers do, are read when
-they are called. Other losses are read from the autograd graph, in which an embedding names its `padding_idx`. The
-counts stay on their device until the first window opens.
+In a few warm-up steps. Models of transformers that take `labels` and an `attention_mask` are read when they are called.
+Other models that take both may mask their loss themselves, or ignore another value: for these, and for losses of models
+with an embedding that names its `padding_idx`, the autograd graph shows the targets that count. The counts stay on
+their device until the first window opens.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ class CountedPadding:
         self._watching = False
         self._passes = 0
         self._counts: dict[_Key, list[torch.Tensor]] = {}
+        self._given: tuple[str, dict[str, Any], Any] | None = None  # to the last model of the script: its name, config
         self._facts: list[CountedPaddingFacts] = []
 
     def begin(self) -> None:
@@ -47,13 +49,14 @@ class CountedPadding:
         if self._places.compiled:
             return
         self._watching = True
-        with contextlib.suppress(Exception):  # modules may be anything
-            for module in all_modules():
+        for module in all_modules():
+            with contextlib.suppress(Exception):  # modules may be anything
                 if set(inspect.signature(module.forward).parameters) >= _TAKES:
                     self._calls.before(module, self._called)
 
     def before_pass(self, roots: Any) -> None:
         """A backward pass is about to start at these tensors."""
+        given, self._given = self._given, None
         if not self._watching or self._passes >= _CALLS or is_captured():
             return
         with contextlib.suppress(Exception):  # a graph may be anything
@@ -61,7 +64,7 @@ class CountedPadding:
             tensors = (roots,) if isinstance(roots, torch.Tensor) else tuple(roots)
             nodes = list(consumers((tensor.grad_fn for tensor in tensors), _NODES))
             with torch.no_grad():
-                for key, count in _of_graph(nodes):
+                for key, count in list(_of_given(nodes, *given) if given else ()) or _of_graph(nodes):
                     self._counts.setdefault(key, []).append(count)
 
     def end(self) -> None:
@@ -72,6 +75,7 @@ class CountedPadding:
                 targets, padding = torch.stack([count.cpu() for count in counts]).sum(0).tolist()
                 self._facts.append(CountedPaddingFacts(shown_by, model, targets, padding, len(counts), pad))
         self._counts.clear()
+        self._given = None
 
     def facts(self) -> list[CountedPaddingFacts]:
         """The facts of each model and loss that was read."""
@@ -80,7 +84,11 @@ class CountedPadding:
     def _called(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if is_captured() or not torch.is_grad_enabled():
             return
-        found = _of_call(module, inspect.signature(module.forward).bind_partial(*args, **kwargs).arguments)
+        given = inspect.signature(module.forward).bind_partial(*args, **kwargs).arguments
+        if not type(module).forward.__module__.startswith("transformers."):
+            self._given = type(module).__name__, given, getattr(module, "config", None)
+            return
+        found = _of_call(module, given)
         if found is not None:
             (shown_by, pad), count = found
             counts = self._counts.setdefault((shown_by, type(module).__name__, pad), [])
@@ -91,38 +99,78 @@ class CountedPadding:
 @torch.no_grad()
 def _of_call(module: Any, given: dict[str, Any]) -> tuple[tuple[str, int | None], torch.Tensor] | None:
     """None unless there is one label for each position."""
-    labels, config = given.get("labels"), getattr(module, "config", None)
+    shown = _padding(given, getattr(module, "config", None))
+    if shown is None:
+        return None
+    key, padding = shown
+    counts = given["labels"] != _IGNORED
+    return key, torch.stack([counts.sum(), (counts & padding).sum()])
+
+
+def _padding(given: dict[str, Any], config: Any) -> tuple[tuple[str, int | None], torch.Tensor] | None:
+    """What shows which labels are padding, and these; None unless there is one for each position."""
+    labels = given.get("labels")
     if type(labels) is not torch.Tensor or labels.dim() != 2 or labels.is_floating_point():
         return None
-    counts = labels != _IGNORED
     if getattr(config, "is_encoder_decoder", False):
         pad, end = getattr(config, "pad_token_id", None), getattr(config, "eos_token_id", None)
         if not isinstance(pad, int) or not isinstance(end, int) or pad == end:
             return None
-        return ("pad_token_id", pad), torch.stack([counts.sum(), (counts & (labels == pad)).sum()])
+        return ("pad_token_id", pad), labels == pad
     mask = given.get("attention_mask")
     if type(mask) is not torch.Tensor or mask.shape != labels.shape:
         return None
-    return ("attention_mask", None), torch.stack([counts.sum(), (counts & (mask.to(labels.device) == 0)).sum()])
+    return ("attention_mask", None), mask.to(labels.device) == 0
+
+
+def _of_given(nodes: list[Any], model: str, given: dict[str, Any], config: Any) -> Iterator[tuple[_Key, torch.Tensor]]:
+    """Of losses whose targets are the labels that the model was given, or those from the second position on."""
+    shown = _padding(given, config)
+    for loss in nodes if shown is not None else ():
+        if _masked(loss):
+            continue
+        (shown_by, pad), padding = shown  # type: ignore[misc]
+        labels, target = given["labels"], loss._saved_target
+        if target.numel() != labels.numel():
+            labels, padding = labels[:, 1:], padding[:, 1:]
+        if target.numel() == labels.numel():
+            target = target.reshape(labels.shape)
+            counted = target != signed(loss._saved_ignore_index)
+            padding = counted & padding & (target == labels)
+            yield (shown_by, model, pad), torch.stack([counted.sum(), padding.sum()])
+
+
+def _masked(node: Any) -> bool:
+    """Whether it is no cross entropy, or one that may be masked otherwise than by its targets."""
+    if not node.name().startswith(LOSSES) or node._saved_reduction not in _REDUCTIONS:
+        return True
+    return (
+        not readable(node, "target") or node._saved_weight is not None or type(node._saved_target) is not torch.Tensor
+    )
 
 
 def _of_graph(nodes: list[Any]) -> Iterator[tuple[_Key, torch.Tensor]]:
-    """Losses whose classes are the rows of an embedding with a `padding_idx`."""
-    pads = {}
+    """Losses whose classes are the rows of an embedding that names its padding, where its input is padding, too.
+
+    A table of a few segments may have as many rows as there are classes.
+    """
+    pads: dict[int, list[tuple[int, torch.Tensor]]] = {}
     for node in nodes:
         if node.name().startswith("EmbeddingBackward"):
             pad, rows = signed(node._saved_padding_idx), int(node._saved_weight_sym_argsize_0)
             if pad >= 0:
-                pads[rows] = pad
+                pads.setdefault(rows, []).append((pad, node._saved_indices))
     for loss in nodes if pads else ():
-        if not loss.name().startswith(LOSSES) or loss._saved_reduction not in _REDUCTIONS:
-            continue
-        if not readable(loss, "target") or loss._saved_weight is not None:
+        if _masked(loss):
             continue
         shape = next((shape_of(following) for following, _ in loss.next_functions if following is not None), ())
         target, ignored = loss._saved_target, signed(loss._saved_ignore_index)
         classes = shape[1] if len(shape) > 1 else 0
-        if classes in pads and type(target) is torch.Tensor and ignored != pads[classes]:
-            counted = target != ignored
-            padding = counted & (target == pads[classes])
-            yield ("padding_idx", f"{classes} classes", pads[classes]), torch.stack([counted.sum(), padding.sum()])
+        for pad, words in pads.get(classes, ()):
+            if words.numel() != target.numel():
+                words = words[:, :-1] if words.dim() == 2 else words
+            if ignored != pad and words.numel() == target.numel():
+                counted = target != ignored
+                padding = counted & (target == pad) & (words.reshape(target.shape) == pad)
+                yield ("padding_idx", f"{classes} classes", pad), torch.stack([counted.sum(), padding.sum()])
+                break

@@ -22,7 +22,7 @@ from dptune.capture.injected.observe import nccl_log, objects, process_rank
 from dptune.capture.injected.observe.compilations import recompiles
 from dptune.capture.injected.observe.observers import Observers
 from dptune.capture.injected.observe.places import Places
-from dptune.capture.injected.observe.planned_epochs import planned_epochs
+from dptune.capture.injected.observe.planned_epochs import ends_early, planned_epochs
 from dptune.capture.injected.observe.schedulers import schedulers
 from dptune.knobs import KNOBS
 from dptune.runfile.facts import CompileFacts, Facts
@@ -118,6 +118,7 @@ def gather(facts: Facts, observers: Observers) -> None:
         "zero_rates": observers.zero_rates.facts,
         "plateaus": observers.plateaus.facts,
         "planned_epochs": lambda: planned_epochs(sys._getframe(1)) or facts.planned_epochs,
+        "ends_early": lambda: facts.ends_early if (early := ends_early(sys._getframe(1))) is None else early,
         "joins": lambda: any(module._join_config.enable for module in places.ddp()) or facts.joins,
         "grad_scaler": lambda: bool(_scalers(places)),
         "grad_scaler_where": lambda: next(map(places.line, _scalers(places) or places.alive(GradScaler)), None),

@@ -12,6 +12,7 @@ import functools
 import linecache
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from types import CodeType
 
 Frame = tuple[CodeType, int]
@@ -144,7 +145,7 @@ def _copies_state(node: ast.AST) -> bool:
 
 def _is_of_elements(file: str, line: int) -> bool:
     """Whether the line is in nested loops of its function, or in one loop over numbers or pairs."""
-    nodes = [node for node in ast.walk(_tree(file)) if _holds(node, line)]
+    nodes = [node for node in _indexed(file).around if _holds(node, line)]
     begins = max((node.lineno for node in nodes if isinstance(node, _FUNCTIONS)), default=0)
     loops = [node for node in nodes if isinstance(node, _LOOPS) and node.lineno >= begins]
     within = [node for node in nodes if isinstance(node, _COMPREHENSIONS) and node.lineno >= begins]
@@ -158,8 +159,8 @@ def _calls(file: str, line: int) -> list[ast.Call]:
     return [node for node in _nodes(file, line) if isinstance(node, ast.Call)]
 
 
-def _nodes(file: str, line: int) -> list[ast.AST]:
-    return [node for node in ast.walk(_tree(file)) if isinstance(node, ast.expr) and _holds(node, line)]
+def _nodes(file: str, line: int) -> Sequence[ast.expr]:
+    return _indexed(file).expressions.get(line, ())
 
 
 def _holds(node: ast.AST, line: int) -> bool:
@@ -169,6 +170,22 @@ def _holds(node: ast.AST, line: int) -> bool:
     return first is not None and last is not None and first <= line <= last
 
 
+@dataclass
+class _Indexed:
+    """The source of a file: the expressions of each line, and the loops and functions."""
+
+    expressions: dict[int, list[ast.expr]] = field(default_factory=dict)
+    around: list[ast.AST] = field(default_factory=list)
+
+
 @functools.lru_cache(maxsize=16)
-def _tree(file: str) -> ast.AST:
-    return ast.parse("".join(linecache.getlines(file)))
+def _indexed(file: str) -> _Indexed:
+    """Each node is visited once for all lines: the training thread waits for it."""
+    found = _Indexed()
+    for node in ast.walk(ast.parse("".join(linecache.getlines(file)))):
+        if isinstance(node, (*_LOOPS, *_COMPREHENSIONS, *_FUNCTIONS)):
+            found.around.append(node)
+        if isinstance(node, ast.expr):
+            for line in range(node.lineno, (node.end_lineno or node.lineno) + 1):
+                found.expressions.setdefault(line, []).append(node)
+    return found

@@ -1,6 +1,8 @@
 """Shows observers the calls of chosen modules, without leaving anything on the modules of the script.
 
-`nn.Module.__call__` is wrapped while it watches: a hook on a module would be copied, pickled and compiled with it.
+`nn.Module.__call__` is wrapped while it watches chosen modules: a hook on a module would be copied, pickled and
+compiled with it. Without any it is left alone: torch.compile guards on it, so what is compiled meanwhile would be
+compiled again afterwards.
 """
 
 from __future__ import annotations
@@ -26,23 +28,30 @@ class ModuleCalls:
         self._after: dict[int, list[tuple[weakref.ref[Any], After]]] = {}
         self._call: Any = None
         self._wrapped: Any = None
+        self._watching = False
 
     def before(self, module: Any, act: Before) -> None:
         """Call `act` with the module and its arguments before each of its calls."""
         self._before.setdefault(id(module), []).append((weakref.ref(module), act))
+        self._wrap()
 
     def after(self, module: Any, act: After) -> None:
         """Call `act` with the module and what it returned after each of its calls."""
         self._after.setdefault(id(module), []).append((weakref.ref(module), act))
+        self._wrap()
 
     @property
     def watching(self) -> bool:
         """Whether calls are watched."""
-        return self._wrapped is not None
+        return self._watching
 
     def begin(self) -> None:
         """Watch calls from now on."""
-        if self._wrapped is not None:
+        self._watching = True
+        self._wrap()
+
+    def _wrap(self) -> None:
+        if not self._watching or self._wrapped is not None or not (self._before or self._after):
             return
         call = self._call = nn.Module.__call__
 
@@ -66,6 +75,7 @@ class ModuleCalls:
 
     def pause(self) -> None:
         """Stop watching until `begin`."""
+        self._watching = False
         if self._wrapped is not None and nn.Module.__call__ is self._wrapped:
             nn.Module.__call__ = self._call  # type: ignore[method-assign]
         self._wrapped = None

@@ -20,6 +20,8 @@ from torch.utils.data import DataLoader
 from dptune.capture.injected.observe.places import is_the_users
 
 _RANGES = ("range", "trange")  # of Python and of tqdm
+_LIMITS = (*_RANGES, "islice", "zip", "take", "head")  # what a loop over batches may end by before its loader does
+_DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
 _OPERATORS: dict[type, Callable[[int, int], int]] = {ast.Add: add, ast.Sub: sub, ast.Mult: mul}
 
 
@@ -37,8 +39,40 @@ def planned_epochs(frame: FrameType | None) -> int | None:
     return None
 
 
+def ends_early(frame: FrameType | None) -> bool | None:
+    """Whether the loop over a data loader around the lines that lead to a frame may end before its loader.
+
+    It has `break` or `return`, or a limit such as `islice(loader, steps)`. None where they are in no such loop.
+    """
+    while frame is not None:
+        if is_the_users(frame.f_code.co_filename):
+            for loop in _loops(frame.f_code.co_filename, frame.f_code.co_firstlineno, frame.f_lineno):
+                nodes = list(ast.walk(loop.iter))
+                if any(_is_loader(_value(node, frame)) for node in nodes):
+                    limited = any(isinstance(node, ast.Call) and _name(node.func) in _LIMITS for node in nodes)
+                    return limited or any(_leaves(statement, frame) for statement in loop.body)
+        frame = frame.f_back
+    return None
+
+
+def _leaves(node: ast.AST, frame: FrameType, *, inner: bool = False) -> bool:
+    """`inner`: in a loop within the loop, whose `break` does not count."""
+    if isinstance(node, ast.Return) or (isinstance(node, ast.Break) and not inner):
+        return True
+    if isinstance(node, _DEFINITIONS):
+        return False
+    if isinstance(node, ast.If) and _value(node.test, frame) is False:  # such as `if args.dry_run: break`
+        return any(_leaves(child, frame, inner=inner) for child in node.orelse)
+    inner = inner or isinstance(node, (ast.For, ast.AsyncFor, ast.While))
+    return any(_leaves(child, frame, inner=inner) for child in ast.iter_child_nodes(node))
+
+
 def _iterated(file: str, first: int, line: int) -> list[ast.expr]:
     """What the loops around a line of a function that begins at the line `first` iterate over, innermost first."""
+    return [loop.iter for loop in _loops(file, first, line)]
+
+
+def _loops(file: str, first: int, line: int) -> list[ast.For]:
     loops = [
         node
         for node in ast.walk(_tree(file))
@@ -46,7 +80,7 @@ def _iterated(file: str, first: int, line: int) -> list[ast.expr]:
         and node.lineno >= first
         and node.body[0].lineno <= line <= (node.body[-1].end_lineno or 0)
     ]
-    return [loop.iter for loop in sorted(loops, key=lambda loop: -loop.lineno)]
+    return sorted(loops, key=lambda loop: -loop.lineno)
 
 
 @functools.lru_cache(maxsize=16)

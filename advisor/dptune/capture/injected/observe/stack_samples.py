@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import contextlib
 import linecache
+import os
 import sys
 import threading
 import time
@@ -56,6 +57,7 @@ _TRAINERS = {
     *("transformers", "lightning", "pytorch_lightning", "accelerate", "trl", "sentence_transformers", "setfit"),
     *("ignite", "mmengine", "ultralytics", "fastai", "composer", "torchtune", "detectron2", "catalyst", "skorch"),
 }
+_changed: list[float] = []  # switch intervals that were in force before, the script's first
 Key = tuple[tuple[tuple[CodeType, int], ...], str, str, str]
 
 
@@ -221,11 +223,29 @@ class Sampling:
 def _interpreter_at_once() -> Iterator[None]:
     """A thread that waits for the interpreter gets it within 0.1 ms, not only when another thread releases it."""
     usual_s = sys.getswitchinterval()
+    _changed.append(usual_s)
     sys.setswitchinterval(_AT_ONCE_S)
     try:
         yield
     finally:
-        sys.setswitchinterval(usual_s)
+        _changed.pop()
+        if _is_at_once():  # else the script has set another one meanwhile
+            sys.setswitchinterval(usual_s)
+
+
+def _is_at_once() -> bool:
+    return abs(sys.getswitchinterval() - _AT_ONCE_S) < _AT_ONCE_S / 100
+
+
+def _in_a_fork() -> None:
+    """A process that the script forks meanwhile has no sampler that would set the interval as it was."""
+    if _changed and _is_at_once():
+        sys.setswitchinterval(_changed[0])
+    _changed.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_in_a_fork)
 
 
 def _name(code: CodeType) -> str:

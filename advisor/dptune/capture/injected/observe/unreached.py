@@ -2,7 +2,8 @@
 
 In warm-up steps only. A tensor that the script detaches, converts or recomputes outside of autograd cuts the graph.
 Calls of the modules whose parameters lack a gradient at the first step of their optimizer are watched until the first
-window opens. Parameters that get a gradient later are left out.
+window opens. Left out are parameters that get a gradient later, those with hooks, which may take it away, and those
+whose values change: the optimizer brings its own gradients, or the script updates them.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from dptune.runfile.unreached import UnreachedFacts
 
 _MODULES = 2_000  # that are watched
 _NAMED = 3
+_VALUES = 8  # of a parameter that are compared
 
 
 @dataclass
@@ -33,6 +35,7 @@ class _Watched:
     facts: UnreachedFacts
     lacking: dict[int, weakref.ref[Any]]  # parameters without a gradient so far
     modules: dict[int, weakref.ref[Any]] = field(default_factory=dict)  # that hold them
+    values: dict[int, torch.Tensor] = field(default_factory=dict)  # some of each such parameter, at the first step
     ran: set[int] = field(default_factory=set)  # which of them, since the last step
     always: set[int] | None = None  # those that ran before each step
 
@@ -97,8 +100,9 @@ class Unreached:
             parameters=sum(each.numel() for each in trained),
             where=self._places.line(optimizer),
         )
-        lacking = {id(each): weakref.ref(each) for each in trained if each.grad is None}
+        lacking = {id(each): weakref.ref(each) for each in trained if each.grad is None and not _is_hooked(each)}
         watched = _Watched(weakref.ref(optimizer), facts, lacking)
+        watched.values = {id(each): _some(each) for each in trained if id(each) in lacking}
         if not lacking:
             return watched
         modules = all_modules()
@@ -116,6 +120,9 @@ class Unreached:
 
     def _read(self, watched: _Watched) -> UnreachedFacts | None:
         facts = watched.facts
+        for at, ref in list(watched.lacking.items()):
+            if (each := ref()) is not None and not torch.equal(_some(each), watched.values[at]):
+                del watched.lacking[at]
         ran = [module for at in watched.always or () if (module := watched.modules[at]()) is not None]
         unreached = [
             module for module in ran if all(id(each) in watched.lacking for each in _own(module) if each.requires_grad)
@@ -126,6 +133,16 @@ class Unreached:
         facts.unreached, facts.runs = sum(found.values()), facts.steps
         facts.names = list(dict.fromkeys(path_of(module, self._known) for module in unreached))[:_NAMED]
         return facts
+
+
+def _is_hooked(parameter: Any) -> bool:
+    return bool(parameter._backward_hooks or parameter._post_accumulate_grad_hooks)
+
+
+def _some(parameter: Any) -> torch.Tensor:
+    """Some of its values."""
+    flat: torch.Tensor = parameter.detach().flatten()
+    return flat[:: max(1, flat.numel() // _VALUES)].clone()
 
 
 def _own(module: Any) -> Iterable[Any]:

@@ -68,12 +68,17 @@ def tree_of(file: str) -> ast.Module:
 
 def definition(tree: ast.AST, name: str, line: int) -> ast.AST | None:
     """The function of that name that begins in that line, or whose first decorator does."""
+    return _definitions(tree).get((name, line))
+
+
+@functools.lru_cache(maxsize=64)
+def _definitions(tree: ast.AST) -> dict[tuple[str, int], ast.AST]:
+    found: dict[tuple[str, int], ast.AST] = {}
     for node in ast.walk(tree):
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and node.name == name:
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
             first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
-            if first == line:
-                return node
-    return None
+            found.setdefault((node.name, first), node)
+    return found
 
 
 def _inside(
