@@ -97,6 +97,15 @@ def test_the_function_gets_and_returns_what_it_would(observed):
     assert float(torch.nn.utils.clip_grad_norm_(model.weight, 1.0)) == pytest.approx((4 / 5) ** 0.5)
 
 
+def test_an_iterator_that_fails_is_not_used_half_read(observed):
+    def failing():
+        yield nn.Linear(2, 1).weight
+        raise TypeError("no more")
+
+    with pytest.raises(TypeError, match="no more"):
+        torch.nn.utils.clip_grad_norm_(failing(), 1.0)
+
+
 def test_steps_with_a_closure_are_left_out(observed):
     model = nn.Linear(4, 1)
     optimizer = torch.optim.LBFGS(model.parameters())

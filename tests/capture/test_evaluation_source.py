@@ -14,7 +14,18 @@ from torch.utils.data import DataLoader
 from dptune.capture.injected.observe.evaluation_source import evaluation_without_mode
 
 FRAME = """
+    import copy
     import torch
+
+    class Evaluating:
+        def __init__(self, model):
+            pass
+
+        def __enter__(self):
+            pass
+
+        def __exit__(self, *raised):
+            pass
 
     @torch.no_grad()
     def validate(model, loader):
@@ -64,7 +75,7 @@ def found(tmp_path):
             around = frozenset({id(model)})
             seen.append(evaluation_without_mode(sys._getframe(1), around, lambda name: name == "update_bn"))
 
-        scope = {}
+        scope = {"__name__": "train"}
         exec(compile(source, str(script), "exec"), scope)
         loader = DataLoader(torch.ones(1, 2))
         given = (model, loader, DataLoader(torch.ones(1, 2)), partial(look))  # no function of this file
@@ -87,6 +98,8 @@ def test_the_line_that_calls_the_model(found, call, at):
     ("call", "start"),
     [
         ("validate(model, held_out)", "model.eval()"),
+        ("validate(model, held_out)", "copy.copy(model)"),
+        ("with Evaluating(model): validate(model, held_out)", "pass"),
         ("validate(model, held_out)", "model.train(False)"),
         ("validate(model, held_out)", "model.training = False"),
         ("update_bn(model, held_out)", "pass"),

@@ -92,6 +92,7 @@ EVERY = {
     "a condition": ("if self.step % 100 == 0:\n    torch.save(self.state, self.path)", "runs/last.pt"),
     "one that holds": ("if self.every:\n    torch.save(self.state, self.path)", "runs/last.pt"),
     "not decided": ("if self.rank and False:\n    return\ntorch.save(self.state, self.path)", "runs/last.pt"),
+    "a case": ("match self.every:\n    case 100:\n        torch.save(self.state, self.path)", "runs/last.pt"),
     "in try": ("try:\n    torch.save(self.state, self.path)\nexcept OSError:\n    pass", "runs/last.pt"),
 }
 ONE = {
@@ -110,6 +111,14 @@ NONE = {
     "changed": 'path = "a.pt"\nif self.step:\n    path = make_path()\ntorch.save(self.state, path)',
     "both": "if self.step % 2 == 0 and self.rank == 0:\n    torch.save(self.state, self.path)",
     "a method": "if self.keeper.is_due(self.step):\n    torch.save(self.state, self.path)",
+    "a case": (
+        "match self.every:\n    case 100:\n        if is_main_process():\n            torch.save(self.state, self.path)"
+    ),
+    "a case of a rank": "match self.rank:\n    case 0:\n        torch.save(self.state, self.path)",
+    "a guard": "match self.every:\n    case 100 if is_main():\n        torch.save(self.state, self.path)",
+    "names": (
+        'if self.rank == 0:\n    name = "first"\nelse:\n    name = "other"\ntorch.save(self.state, f"runs/{name}.pt")'
+    ),
     "around": "with first_rank():\n    torch.save(self.state, self.path)",
 }
 

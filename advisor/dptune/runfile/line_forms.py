@@ -48,7 +48,7 @@ def line_form(facts: Sequence[Facts], name: str, file: str, form: str = "") -> L
             continue
         spent_ns = sum(sample.spent_ns)
         total_ns += spent_ns
-        at = frames[sample.form_at] if sample.form and sample.form_at < len(frames) else None
+        at = frames[sample.form_at] if sample.form and 0 <= sample.form_at < len(frames) else None
         if at is None or sample.form_at < inside[0]:
             continue
         if form and (sample.form, sample.form_at) != (form, inside[-1]):
@@ -57,7 +57,7 @@ def line_form(facts: Sequence[Facts], name: str, file: str, form: str = "") -> L
         spent[sample.form] += spent_ns
         looks[sample.form] += sample.looks
         places.setdefault(sample.form, Counter())[at["at"], below["name"] if below else ""] += spent_ns
-    for found, spent_ns in spent.most_common(1):
+    for found, spent_ns in spent.most_common(1) if total_ns > 0 else ():
         if looks[found] >= _LEAST_LOOKS and (form or spent_ns >= _LEAST_SHARE * total_ns):
             (place, called), _ = places[found].most_common(1)[0]
             return LineForm(found, place, called, spent_ns / total_ns)

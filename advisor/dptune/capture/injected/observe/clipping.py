@@ -10,7 +10,7 @@ import contextlib
 import functools
 import sys
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -85,9 +85,8 @@ class Clipping:
         def watched(parameters: Any, *args: Any, **kwargs: Any) -> Any:
             if not self._watching or torch.compiler.is_compiling():
                 return clip(parameters, *args, **kwargs)
-            if not isinstance(parameters, (torch.Tensor, list, tuple)):
-                with contextlib.suppress(TypeError):  # an iterator is read once
-                    parameters = list(parameters)
+            if isinstance(parameters, Iterable) and not isinstance(parameters, (torch.Tensor, list, tuple)):
+                parameters = list(parameters)  # an iterator is read once
             clipped = clip(parameters, *args, **kwargs)
             with contextlib.suppress(Exception):
                 limit = args[0] if args else kwargs.get("max_norm", kwargs.get("clip_value"))

@@ -1,8 +1,8 @@
 """Finds, in the source of the training loop, an evaluation of a model that nothing puts into evaluation mode.
 
 A recording is often too short to reach one. The loops around the optimizer step are read, with the functions of the
-script that they call. Found: a call of the model with gradients disabled, in a loop over a data loader, if none of the
-files read can change the mode of a module.
+script that they call. Found: a call of the model with gradients disabled, in a loop over a data loader, if nothing in
+the files read can change the mode of a module, and the model is not given to a class or a library that could.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ class _Search:
         self.seen: set[Any] = set()
         self.files: set[str] = set()
         self.found: str | None = None
+        self.hidden = False  # whether something unread gets the model
 
 
 def evaluation_without_mode(
@@ -51,7 +52,7 @@ def evaluation_without_mode(
                 _read(loop, scope, code.co_filename, search, off=False)
         frame = frame.f_back
     changes = any(_CHANGES_MODE.search("".join(linecache.getlines(file))) for file in search.files)
-    return None if changes else search.found
+    return None if changes or search.hidden else search.found
 
 
 def _read(node: ast.AST, scope: Scope, file: str, search: _Search, *, off: bool, over: bool = False) -> None:
@@ -77,6 +78,8 @@ def _read_call(call: ast.Call, scope: Scope, file: str, search: _Search, *, off:
     called = found.__func__ if isinstance(found, MethodType) else found
     called = inspect.unwrap(called) if callable(called) else called
     if not isinstance(called, FunctionType) or not is_the_users(called.__code__.co_filename):
+        given = any(id(value_of(arg, scope)) in search.around for arg in call.args)
+        search.hidden = search.hidden or (given and not _is_torchs(called))
         return
     code = called.__code__
     if code in search.seen or len(search.seen) >= _FUNCTIONS or search.collects(code.co_name):
@@ -89,6 +92,10 @@ def _read_call(call: ast.Call, scope: Scope, file: str, search: _Search, *, off:
         off = off or bool(_WITHOUT_GRADIENTS.search(decorators))
         body = ast.Module(node.body, [])  # type: ignore[attr-defined]
         _read(body, scope_of_call(call, found, called, scope), code.co_filename, search, off=off, over=over)
+
+
+def _is_torchs(called: Any) -> bool:
+    return str(getattr(called, "__module__", None) or "").partition(".")[0] in ("torch", "builtins")
 
 
 def _names(node: ast.expr) -> list[ast.expr]:

@@ -83,6 +83,9 @@ def _read(body: Sequence[ast.stmt], function: _Function, reading: _Reading) -> b
             if not _read_branches(statement, function, reading):
                 return False
             continue
+        if isinstance(statement, ast.Match):
+            _read_cases(statement, function, reading)
+            continue
         parts = [getattr(statement, name, []) for name in ("body", "orelse", "finalbody")]
         if any(parts):
             heads = [statement.iter] if isinstance(statement, ast.For) else getattr(statement, "items", [])
@@ -108,6 +111,16 @@ def _read_branches(statement: ast.If, function: _Function, reading: _Reading) ->
     for branch in (statement.body, statement.orelse):
         _read(branch, function, reading)
     return True
+
+
+def _read_cases(statement: ast.Match, function: _Function, reading: _Reading) -> None:
+    """Each may run, but for those that the rank may decide."""
+    if _is_of_rank(statement.subject) or any(map(_may_ask, ast.walk(statement.subject))):
+        return
+    for case in statement.cases:
+        guards = [case.guard] if case.guard else []
+        if not _is_of_rank(*guards) and not any(_may_ask(node) for guard in guards for node in ast.walk(guard)):
+            _read(case.body, function, reading)
 
 
 def _calls(node: ast.AST) -> list[ast.Call]:
@@ -241,13 +254,19 @@ def _is_counter(node: ast.expr, function: _Function) -> bool:
     for statement in function.body:
         for each in ast.walk(statement):
             targets = getattr(each, "targets", []) if isinstance(each, ast.Assign) else []
-            if wanted in map(ast.unparse, targets) and not isinstance(getattr(each, "value", None), ast.Constant):
+            value = getattr(each, "value", None)
+            if wanted in map(ast.unparse, targets) and not (isinstance(value, ast.Constant) and _counts(value.value)):
                 return False
             if any(
                 wanted == ast.unparse(item.optional_vars) for item in getattr(each, "items", []) if item.optional_vars
             ):
                 return False
     return True
+
+
+def _counts(value: Any) -> bool:
+    """Whether a counter may begin there: a text may be another one on each rank."""
+    return isinstance(value, (int, float))
 
 
 def _joined(parts: Sequence[str | None], between: str) -> str | None:
