@@ -52,7 +52,6 @@ def told_and_true(run: Run, change: str, value: str, folder: Path) -> tuple[floa
             "accumulation.micro_batches", "1", {**DDP, "micro_batches": 2}, 0.3, 200.0, 0.02, id="gradients not added"
         ),
         pytest.param("ddp.bucket_cap_mb", "50", DDP, 0.3, 20.0, 0.02, id="copied out bucket after bucket"),
-        pytest.param("ddp.bucket_cap_mb", "1", DDP, 4.0, 300.0, 0.02, id="host time of buckets"),
         pytest.param("fsdp.prefetch", "true", FSDP, 0.2, 5.0, 0.005, id="gathered ahead already"),
         pytest.param("syncs.removed", "true", {**FSDP, "losses_read": 1}, 0.2, 5.0, 0.02, id="first gathers wait"),
     ],

@@ -230,49 +230,23 @@ class _Edit:
 
     def _issued(self, reduction: Reduction, buckets: Sequence[Bucket], rank: int) -> None:
         """The host spends on each new collective what it spent on a recorded one, after the preceding call."""
-        spent_ns = self.before.spent_ns.get(Part.ISSUING, {})
+        spent_ns = self.before.spent_ns.get(Part.REDUCING, {})
         issuing = [
             edge.item
             for bucket in reduction.buckets
             for edge in self.before.edges[bucket.begins[rank]]
             if edge.kind == Kind.LAUNCH
         ]
-        both = [(place, self._next.get(place, place)) for place in issuing]  # a range ends after its call
-        spent = {place: spent_ns.get(place, 0.0) for pair in both for place in pair}
-        each = [sum(spent[place] for place in {*pair}) for pair in both]
-        if len(issuing) != len(reduction.buckets) or not all(each):
+        spent = {place: spent_ns.get(place, 0.0) for place in issuing}
+        if len(issuing) != len(reduction.buckets) or not all(spent.values()):
             return
-        each_ns = median(each)
+        each_ns = median(spent.values())
         for place, edges in spared(self.edges, spent).items():
             self.edges[place] = edges
-        each_ns += self._waiting_ns(reduction, rank) * (1 - len(reduction.buckets) / len(buckets))
         for bucket in buckets:
             after = self._next.get(reduction.called[rank][bucket.last])
             if after is not None:
                 self.edges[after] = spared(self.edges, {after: -each_ns})[after]
-
-    def _waiting_ns(self, reduction: Reduction, rank: int) -> float:
-        """What the host spends more before it copies the first gradient of a bucket than before others."""
-        copies = self._copies(reduction, rank)
-        edges = self.before.edges
-        calls = [edge.item for place in copies for edge in edges[self._begin(place)] if edge.kind == Kind.LAUNCH]
-        if len(calls) != len(copies) or len(copies) != len(reduction.gradient_bytes):
-            return 0.0
-        worked = [sum(edge.lag_ns for edge in edges[call] if edge.kind == Kind.HOST) for call in calls]
-        first = [bucket.last + 1 for bucket in reduction.buckets[:-1]]
-        others = [ns for number, ns in enumerate(worked) if number and number not in first]
-        if not first or not others:
-            return 0.0
-        return max(0.0, median(worked[number] for number in first) - median(others))
-
-    def _copies(self, reduction: Reduction, rank: int) -> list[int]:
-        """In order the ends of the copies of gradients out of buckets."""
-        parts, ranks = self.before.parts, self.before.ranks
-        return sorted(place for place in reduction.moves if parts[place] & Part.BUCKET_COPY and ranks[place] == rank)
-
-    def _begin(self, end: int) -> int:
-        """The place of the begin of an operation that waits for nothing else."""
-        return min(edge.item for edge in self.before.edges[end])
 
     @cached_property
     def _next(self) -> dict[int, int]:
@@ -283,10 +257,11 @@ class _Edit:
 
     def _copied_back(self, reduction: Reduction, buckets: Sequence[Bucket], rank: int) -> None:
         """The reducer waits for the buckets in turn, and copies each one's gradients out before the next wait."""
-        copies = self._copies(reduction, rank)
+        parts, ranks = self.before.parts, self.before.ranks
+        copies = sorted(place for place in reduction.moves if parts[place] & Part.BUCKET_COPY and ranks[place] == rank)
         if len(copies) != len(reduction.gradient_bytes):
             return
-        begins = [*map(self._begin, copies)]
+        begins = [min(edge.item for edge in self.edges[place]) for place in copies]
         ends = {bucket.ends[rank] for bucket in reduction.buckets}
         for begin in begins:
             self.edges[begin] = [edge for edge in self.edges[begin] if edge.item not in ends]

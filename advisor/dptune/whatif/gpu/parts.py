@@ -26,8 +26,6 @@ _REDUCES = re.compile(
     r"torch::distributed::reducer::(mul_out|copy_)$|torch\.distributed\.ddp\.reducer::copy_bucket|"
     r"c10d::allreduce_$|record_param_comms$|nccl:all_?reduce"
 )
-_ISSUES = re.compile(r"c10d::allreduce_$|record_param_comms$|nccl:all_?reduce")
-_SAME_NODE_NS = 1_000_000  # from the copy of a bucket's last gradient to its collective
 _ACCUMULATES = re.compile(r"torch::autograd::AccumulateGrad$")
 _ADDS = re.compile(r"aten::add_?$")
 _COPIES_BACK = re.compile(r"torch\.distributed\.ddp\.reducer::copy_bucket_to_grad$")
@@ -47,7 +45,6 @@ class Part(IntFlag):
     UPLOAD = 8  # of pageable memory to the device
     REDUCING = 16  # gradients by DDP: copies into buckets, collectives, copies back
     ADDING = 32  # a gradient to that of earlier micro-batches
-    ISSUING = 64  # DDP's collectives
 
 
 def having(parts: Sequence[int], part: Part) -> set[int]:
@@ -78,9 +75,9 @@ class HostParts:
         gradients = host.gradients
         passes = host.pass_of(gradients)
         last = np.flatnonzero(np.diff(passes, append=passes[-1:] + 1)) if len(passes) else passes
-        patterns = (_COPIES_BACK, _GATHERS, _BACKWARD, OPTIMIZER_STEP_NAME, _REDUCES, _ISSUES, _ACCUMULATES, _ADDS)
-        copies, gathers, backward, updates, reducing, issuing, accumulating, adding = (
-            columns.rows(RANGE_CATEGORIES, pattern.match) for pattern in patterns
+        copies, gathers, backward, updates, reducing, accumulating, adding = (
+            columns.rows(RANGE_CATEGORIES, pattern.match)
+            for pattern in (_COPIES_BACK, _GATHERS, _BACKWARD, OPTIMIZER_STEP_NAME, _REDUCES, _ACCUMULATES, _ADDS)
         )
         adding = _within(columns, adding, accumulating)
         return cls(
@@ -97,7 +94,6 @@ class HostParts:
                 Part.BUCKET_COPY: _union(columns, copies),
                 Part.REGATHER: _union(columns, _within(columns, gathers, backward)),
                 Part.REDUCING: _union(columns, reducing),
-                Part.ISSUING: _issuing(columns, issuing, np.setdiff1d(reducing, issuing)),
                 Part.ADDING: _union(columns, adding),
             },
         )
@@ -131,15 +127,6 @@ class HostParts:
         found[self.attention.hold(time_ns)] |= Part.EAGER_ATTENTION
         found[self.adding.at(thread, time_ns) != NOWHERE] |= Part.ADDING
         return found
-
-
-def _issuing(columns: Columns, rows: Ints, others: Ints) -> Intervals:
-    """When collectives are issued: from the end of the last of some other ranges on, if that is in the same node."""
-    start_ns, over_ns = columns.ts_ns[rows], np.sort(columns.ends(others))
-    before = np.searchsorted(over_ns, start_ns, side="right") - 1
-    since_ns = np.where(before >= 0, over_ns[np.maximum(before, 0)], start_ns) if len(over_ns) else start_ns
-    near = start_ns - since_ns <= _SAME_NODE_NS
-    return Intervals.union(np.where(near, since_ns, start_ns), columns.ends(rows))
 
 
 def _within(columns: Columns, rows: Ints, others: Ints) -> Ints:
