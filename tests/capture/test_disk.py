@@ -104,7 +104,7 @@ def said_of(folder: Path) -> list[str]:
             "rank-00000.trace.json.gz could not be written: the file-size limit of the process is 9.0 kB",
             marks=pytest.mark.thorough,
         ),
-        (1_700, "the file-size limit of the process is 1.7 kB"),  # not even the facts fit
+        (2_500, "the file-size limit of the process is 2.5 kB"),  # not even the facts fit
     ],
 )
 def test_a_file_size_limit_is_reported_as_that(profile: Callable[..., Run], limit: int, what: str) -> None:
