@@ -100,8 +100,7 @@ class Saving(Model):
 
     `bound`: the saving cannot exceed `high_ms`; how much will be saved is not known. A bound above half of the step
     does not count as a saving unless a replay supports it: `large_unknown`. `sampled`: predicted from stack samples of
-    untraced steps, in code that is removed or called less often. `timed`: predicted from the time measured in that
-    code.
+    untraced steps, in code that is removed or called less often. `timed`: predicted from the time of that code.
     """
 
     low_ms: float = Field(ge=0, description="lower end of the interval, milliseconds per step")
@@ -125,9 +124,7 @@ class Saving(Model):
     )
     basis: Basis
     how: str = Field(description="one sentence: how the figures were obtained")
-    settings: dict[str, Value] = Field(
-        default_factory=dict, description="what was replayed, as for `dptune whatif --set`; empty where nothing was"
-    )
+    settings: dict[str, Value] = Field(default_factory=dict, description="what was replayed, as for `whatif --set`")
 
     @computed_field(  # type: ignore[prop-decorator]
         description="a bound above half of the step, and no replay: the saving may be large, is not known, and does "
