@@ -56,10 +56,16 @@ class Processes:
             return self._start(words, subprocess.DEVNULL, messages, trials)
 
     def close(self) -> None:
-        """End what still runs; a search keeps what it found. A second call, by a signal, does not wait for it."""
+        """End what still runs; a search keeps what it found.
+
+        A second call, by a signal, does not wait for the first. It leaves the guard: what still runs when the server
+        exits is ended by it.
+        """
         with self._lock:
-            running = [process for process in self._running if process.poll() is None and not self._closed]
+            if self._closed:
+                return
             self._closed = True
+            running = [process for process in self._running if process.poll() is None]
         for process in running:
             process.send_signal(signal.SIGINT)
         for process in running:
