@@ -5,6 +5,7 @@ Three linear layers of 1.6, 4.5 and 0.7 MB, each a unit, on two ranks over gloo,
 """
 
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -13,8 +14,11 @@ import pytest
 from dptune.commands.shared.reading import measured_of
 from dptune.measured import Missing
 from dptune.present.tui.dials import UNCHANGED, dials
+from dptune.whatif.cpu.model import APART_SHARE
 from dptune.whatif.cpu.replay import step_ns
+from dptune.whatif.cpu.steadied import lasting, stretches
 from dptune.whatif.cpu.unit_building import read
+from dptune.whatif.cpu.wrappers import apart
 from dptune.whatif.predicting import compare, predict, search
 from dptune.whatif.run_model import RunModel
 
@@ -87,6 +91,17 @@ def test_compute_and_collectives_make_up_the_step(ground):
     compute_ns = step_ns(replace(model, link=replace(model.link, alpha_ns=0.0, bytes_per_ns=float("inf"))))
     collectives_ns = 2 * sum(1.114e6 + size / 0.11668 for size in (1644800, 4482800, 717824))
     assert compute_ns + collectives_ns < step_ns(model) + 5e6 < compute_ns + 1.25 * collectives_ns
+
+
+def test_ranks_that_compute_alike_take_less_than_the_recorded_step(ground):
+    """Each stretch at its median over ranks and steps: no rank is late for a gather. Apart by turns, they are."""
+    steps = ground.model.steps
+    middle = [replace(step, after_ns=np.median([s.after_ns for s in chain(*steps.values())])) for step in steps[0]]
+    found = np.median([stretches(step.passes[0]) for step in chain(*steps.values())], axis=0)
+    alike = {rank: [replace(s, passes=(lasting(s.passes[0], found),)) for s in middle] for rank in steps}
+    assert step_ns(replace(ground.model, steps=alike)) < 0.94 * ground.step_ns
+    turned = replace(ground.model, steps=apart(alike, APART_SHARE))
+    assert step_ns(turned) == pytest.approx(ground.step_ns, rel=0.04)
 
 
 def test_units_that_stay_gathered_spare_half_of_the_gathers(ground):

@@ -9,10 +9,10 @@ from dptune.whatif.bounds import is_off
 from dptune.whatif.cpu.building import OPERATOR_VIEWS, PARAMETER_NS
 from dptune.whatif.cpu.communication import ADDING_NS, COMPRESSED_NS, HOOK_ENDS_NS, HOOK_NS, MATRIX_NS
 from dptune.whatif.cpu.loaders import TAKING_NS, WORKER_STARTS_NS
-from dptune.whatif.cpu.model import StepModel
+from dptune.whatif.cpu.model import APART_SHARE, StepModel
 from dptune.whatif.cpu.topology import TOPOLOGY
 from dptune.whatif.cpu.units import CALL_NS
-from dptune.whatif.cpu.wrappers import APART, BYTE_NS, DISPATCH_NS, TENSOR_NS, UPDATE_NS
+from dptune.whatif.cpu.wrappers import BYTE_NS, DISPATCH_NS, TENSOR_NS, UPDATE_NS
 from dptune.whatif.gpu.program import Program
 
 _SIZES = "collectives of other sizes take as long as the link model says"
@@ -53,8 +53,8 @@ _ON_CPUS = {
     "fsdp.param_dtype": "compute takes no time: how fast it is in another dtype was not measured",
     "wrapper": f"each collective of a unit adds {CALL_NS / 1e6:g} ms, {TENSOR_NS / 1e3:g} us per tensor and "
     f"{BYTE_NS:g} ns per byte of host time; the optimizer takes {DISPATCH_NS / 1e3:g} us more per sharded tensor, and "
-    f"{UPDATE_NS:g} ns per element; transfers of units take {APART:g} times as long, because ranks enter "
-    "them at different times",
+    f"{UPDATE_NS:g} ns per element; ranks compute {100 * APART_SHARE:g} % apart from one "
+    "collective of units to the next, and with two ranks a gather takes 1.5 transfers on the rank that arrives late",
     "fsdp.within_hosts": "each reduce-scatter is followed by an all-reduce of shards between hosts, by all ranks of a "
     "host at once",
     "fsdp.units": f"each collective costs {CALL_NS / 1e6:g} ms in its hook, whatever its size; other work in hooks and "

@@ -81,7 +81,8 @@ def check(run: RunView) -> Iterator[Advice]:
         impact=impact,
         title=f"FSDP units{where} are not prefetched: compute of the previous unit could overlap {100 * share:.0f} % "
         f"of a step. To prefetch, {_SETTINGS[version]}",
-        why="Each unit issues its all-gather in its own hook, after the previous unit's compute, and waits for it.",
+        why="Each unit issues its all-gather in its own hook. In this run it starts only after the previous unit's "
+        "compute, so nothing hides it.",
         changes=_changes(run) if version == 2 else [],
         saves=run.bound(0.0, run.most_overlapped(delay), _HOW),
         confidence="medium",

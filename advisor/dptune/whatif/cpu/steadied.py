@@ -16,19 +16,19 @@ _MOST = 2.0
 
 def steadied(steps: Sequence[RankStep]) -> list[RankStep]:
     """Steps with the same passes, all of which issue the same collectives."""
-    stretches = [[_stretches(pass_) for pass_ in step.passes] for step in steps]
-    limits = [[_MOST * median(times) for times in zip(*passes, strict=True)] for passes in zip(*stretches, strict=True)]
+    found = [[stretches(pass_) for pass_ in step.passes] for step in steps]
+    limits = [[_MOST * median(times) for times in zip(*passes, strict=True)] for passes in zip(*found, strict=True)]
     after_ns = _MOST * median(step.after_ns for step in steps)
     return [
         RankStep(
             tuple(map(_limited, step.passes, of_step, limits)),
             min(step.after_ns, after_ns),
         )
-        for step, of_step in zip(steps, stretches, strict=True)
+        for step, of_step in zip(steps, found, strict=True)
     ]
 
 
-def _stretches(pass_: Pass) -> list[float]:
+def stretches(pass_: Pass) -> list[float]:
     """Compute of a pass before each collective, and after the last one of forward and of backward."""
     found = []
     for direction, whole_ns in (("forward", pass_.forward_ns), ("backward", pass_.backward_ns)):
@@ -37,11 +37,15 @@ def _stretches(pass_: Pass) -> list[float]:
     return found
 
 
-def _limited(pass_: Pass, stretches: Sequence[float], limits: Sequence[float]) -> Pass:
-    shorter = [min(*both) for both in zip(stretches, limits, strict=True)]
+def lasting(pass_: Pass, times: Sequence[float]) -> Pass:
+    """The pass with other stretches of compute."""
     forward = 1 + sum(call.direction == "forward" for call in pass_.calls)
-    ends = [*accumulate(shorter[:forward]), *accumulate(shorter[forward:])]
+    ends = [*accumulate(times[:forward]), *accumulate(times[forward:])]
     at_ns = [*ends[: forward - 1], *ends[forward:-1]]
     ordered = sorted(pass_.calls, key=lambda call: call.direction == "backward")
     calls = (replace(call, at_ns=at) for call, at in zip(ordered, at_ns, strict=True))
     return replace(pass_, forward_ns=ends[forward - 1], backward_ns=ends[-1], calls=tuple(calls))
+
+
+def _limited(pass_: Pass, times: Sequence[float], limits: Sequence[float]) -> Pass:
+    return lasting(pass_, [min(*both) for both in zip(times, limits, strict=True)])

@@ -9,12 +9,12 @@ from dptune.knobs import Value
 from dptune.measured import Measured
 from dptune.whatif.cpu import hybrid
 from dptune.whatif.cpu.model import StepModel
-from dptune.whatif.cpu.wrappers import APART, OTHER_APART
 from dptune.whatif.link import link_figures, link_range
 
 _HOOK_TIMES = (0.6, 2.0)  # how far what a hook computes may be from its prediction
 # How far what the code of another wrapper takes may be from its prediction, and what is computed under it.
 _WRAPPER_TIMES = ((0.5, 0.87), (1.5, 1.15))
+_OTHER_APART = (0.05, 0.2)  # what ranks compute apart between collectives of units, where that is not recorded
 _OTHER_BESIDE = (0.8, 1.25)  # times what is predicted of exchanges beside compute
 _OTHER_CROWDED = (1.2, 1.8)  # slowdowns, once no rank is late
 _UNEVEN_LEFT = 0.25  # of the difference: batches of samples sorted by length, or cut by tokens, are not of equal cost
@@ -57,9 +57,8 @@ def others(model: StepModel, changes: Mapping[str, Value]) -> Iterator[StepModel
     if "wrapper" in changes:
         for times, compute in _WRAPPER_TIMES:
             yield replace(model, wrapper_times=times).computing(compute)
-        for times in OTHER_APART if model.sharding is None else ():
-            bytes_per_ns = model.link.bytes_per_ns * APART / times
-            yield replace(model, link=replace(model.link, bytes_per_ns=bytes_per_ns))
+        for share in _OTHER_APART if model.sharding is None else ():
+            yield replace(model, apart_share=share)
     elif "fsdp.units" in changes:
         for times, _ in _WRAPPER_TIMES:
             yield replace(model, wrapper_times=times)

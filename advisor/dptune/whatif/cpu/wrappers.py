@@ -5,14 +5,14 @@ one core, of three models of 6 to 288 tensors and 4.2 to 6.9 MB, each recorded w
 took 1.2 to 2.4 ms besides, the optimizer 6 to 80 ms on shards and 6 to 22 ms on whole tensors. They are rough, so a
 prediction with them has the interval of other values, too.
 
-Collectives of units block the script, and ranks leave one apart and so enter the next apart: two scripts that waited
-for 1 % of a step or less with DDP waited for 4 and 7 % of it with units, 6 and 9 % of their communication, over
-200 Mbit/s. From those two comes `APART`.
+Collectives of units block the script, so ranks meet at each of them, and each time the one that computed longer counts
+(`model.apart_share`). With DDP they meet once, and a recording of it shows none of this. Of two ranks, the one that
+arrives late at a gather has it half a transfer later (`units`), so it is late at the next, too, until a reduction.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate
 
@@ -29,7 +29,6 @@ from dptune.whatif.cpu.units import CALL_NS, Sharding, UnitCall, element_bytes
 TENSOR_NS, BYTE_NS = 40e3, 0.4
 DISPATCH_NS = 200e3  # what the optimizer takes for each sharded tensor beyond a whole one: DTensor dispatches in Python
 UPDATE_NS = 5.0  # for each element that it updates
-APART, OTHER_APART = 1.07, (1.0, 1.15)  # times a transfer that a collective of units takes, waiting included
 # Of DDP: a hook for each tensor, starting a bucket's all-reduce, copying a byte back, passes beside all-reduces, and
 # those beside compute (the usual values of recordings of DDP).
 _DDP_HOOK_NS, _START_NS, _COPY_NS, _SLOWDOWN, _BESIDE, _LANES = 10e3, 150e3, 0.15, 1.3, 1.2, 2
@@ -116,10 +115,10 @@ def sharded(model: StepModel, count: int) -> StepModel:
 
     return replace(
         model,
-        steps=_updating(model.each_pass(of), more_ns),
+        steps=apart(_updating(model.each_pass(of), more_ns), model.apart_share),
         gradient_bytes=(),
         caps=Caps.of(),
-        link=replace(model.link, lanes=1, crowding=(), bytes_per_ns=model.link.bytes_per_ns / APART),
+        link=replace(model.link, lanes=1, crowding=()),
         start_ns=0.0,
         copy_ns_per_byte=0.0,
         slowdown=1.0,
@@ -167,4 +166,20 @@ def _updating(steps: dict[int, list[RankStep]], more_ns: float) -> dict[int, lis
     return {
         rank: [replace(step, after_ns=max(_LEAST_AFTER * step.after_ns, step.after_ns + more_ns)) for step in of_rank]
         for rank, of_rank in steps.items()
+    }
+
+
+def apart(steps: Mapping[int, Sequence[RankStep]], share: float) -> dict[int, list[RankStep]]:
+    """The steps with every second rank computing that share longer than the others: in each step the other half.
+
+    The turn changes where the last backward pass ends. On average no rank is slower.
+    """
+
+    def of(step: RankStep, turn: int) -> RankStep:
+        now, then = 1 + share * (turn % 2 - 0.5), 1 - share * (turn % 2 - 0.5)
+        return RankStep(tuple(pass_.scaled(now) for pass_ in step.passes), step.after_ns * then)
+
+    return {
+        rank: [of(step, place + number) for number, step in enumerate(of_rank)]
+        for place, (rank, of_rank) in enumerate(steps.items())
     }
