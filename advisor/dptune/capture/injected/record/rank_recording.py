@@ -112,6 +112,7 @@ class RankRecording:
             self._observers.calls.begin(self.facts.steps)
             self._observers.checkpointing.begin()
             self._observers.frozen_norms.end()
+            self._observers.norm_samples.end()
             self._observers.dense_tables.end()
             self._observers.lost_updates.end()
             self._observers.module_calls.end()  # wrapped last, so unwrapped first
@@ -126,6 +127,9 @@ class RankRecording:
             self._observers.same_results.end()
             self._observers.optimizer_gradients.end()
             self._observers.clipping.end()
+            self._observers.undivided_losses.end()
+            self._observers.active_dropouts.end()
+            self._observers.step_draws.end()
             self._observers.counted_padding.end()
             self._observers.meters.padding.end()
             self._observers.unreached.end()

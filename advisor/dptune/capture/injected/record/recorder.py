@@ -147,6 +147,9 @@ class Recorder:
         self._observers.same_results.begin()
         self._observers.optimizer_gradients.begin()
         self._observers.clipping.begin()
+        self._observers.undivided_losses.begin()
+        self._observers.active_dropouts.begin()
+        self._observers.step_draws.begin()
         self._observers.counted_padding.begin()
         if not self._observers.places.compiled:
             self._observers.meters.padding.begin(self._observers.module_calls)
