@@ -106,6 +106,7 @@ def of_the_main_process(look):
     for loss in LOSSES:
         look.step()
         if is_main:
+            print(loss)
             if loss < best:
                 best = loss
                 save(best)

@@ -127,7 +127,9 @@ def test_the_scale_of_a_grad_scaler_is_no_factor():
     scaler = Scaler("cpu", init_scale=1024.0)
     scaler.scale(torch.ones(()))
     unscale = lambda parameters: divide(parameters, 1024.0)  # noqa: E731
-    assert [facts.undivided for facts in train(lambda loss, _: scaler.scale(loss), scaler=scaler, before_step=unscale)] == [3]
+    assert [
+        facts.undivided for facts in train(lambda loss, _: scaler.scale(loss), scaler=scaler, before_step=unscale)
+    ] == [3]
     divided = train(lambda loss, _: scaler.scale(loss / 4), scaler=scaler, before_step=unscale)
     assert [facts.undivided for facts in divided] == [0]
 

@@ -35,7 +35,9 @@ def test_few_values_have_a_high_impact(ask, make_measured, make_facts):
     (advice,) = ask("DP311", make_measured(), [make_facts(norm_samples=few(samples=4, values=4), world_size=1)])
     assert advice.impact == "high"
     assert "over 4 samples in 3 layers" in advice.title
-    (advice,) = ask("DP311", make_measured(), [make_facts(norm_samples=few(samples=1, values=63, layers=1), world_size=1)])
+    (advice,) = ask(
+        "DP311", make_measured(), [make_facts(norm_samples=few(samples=1, values=63, layers=1), world_size=1)]
+    )
     assert (advice.impact, advice.confidence) == ("high", "medium")
     assert "over 1 sample in 1 layer (" in advice.title
 

@@ -117,7 +117,15 @@ def test_stack_samples_hold_the_rest_of_the_function(ask, make_measured, make_fa
     window = Window(name="untraced", first_step=5, durations_ns=[10 * MS] * 20, complete=True)
     rest = [10 * MS - sampled_ms * MS] * 20
     window.sampled = [
-        SampledFacts(["main (train.py:9)", "normalized (graph.py:33)"], "forward", "", "", 60, [*range(20)], [sampled_ms * MS] * 20),
+        SampledFacts(
+            ["main (train.py:9)", "normalized (graph.py:33)"],
+            "forward",
+            "",
+            "",
+            60,
+            [*range(20)],
+            [sampled_ms * MS] * 20,
+        ),
         SampledFacts(["main (train.py:9)"], "", "", "", 100, [*range(20)], rest),
     ]
     found = same(calls=9, results=3, within_step=True) if within else same()

@@ -40,7 +40,7 @@ from dptune.runfile.padding import PaddingFacts
 from dptune.runfile.probability_losses import ProbabilityLossFacts
 from dptune.runfile.registered_hooks import RegisteredHookFacts, left_by_steps
 from dptune.runfile.removed import Share
-from dptune.runfile.repeated_forward import RepeatedForwardFacts
+from dptune.runfile.repeated_forward import FrozenFeatureFacts, RepeatedForwardFacts
 from dptune.runfile.same_results import SameResultFacts
 from dptune.runfile.saved_files import shared_files
 from dptune.runfile.schedules import PlateauFacts, SchedulerFacts, epochs_of
@@ -66,6 +66,7 @@ __all__ = [
     "DiscardedGradientFacts",
     "EqualGenerators",
     "EvaluationModeFacts",
+    "FrozenFeatureFacts",
     "HotFunction",
     "IgnoredTargetFacts",
     "KeptWeightFacts",

@@ -34,7 +34,7 @@ from dptune.runfile.norm_samples import NormSampleFacts
 from dptune.runfile.optimizer_gradients import OptimizerGradientFacts
 from dptune.runfile.probability_losses import ProbabilityLossFacts
 from dptune.runfile.registered_hooks import RegisteredHookFacts
-from dptune.runfile.repeated_forward import RepeatedForwardFacts
+from dptune.runfile.repeated_forward import FrozenFeatureFacts, RepeatedForwardFacts
 from dptune.runfile.same_results import SameResultFacts
 from dptune.runfile.saved_files import SavedFileFacts
 from dptune.runfile.schedules import PlateauFacts, SchedulerFacts, ZeroRateFacts
@@ -246,9 +246,11 @@ class Facts:
     `training_mode` models that are evaluated in training mode; `unreached` parameters that get no gradient;
     `zero_rates` optimizers that step at a learning rate of zero; `planned_epochs` the iterations of the loop around the
     loop that draws batches; `ends_early` whether the latter may end before its loader; `plateaus` the values that each
-    `ReduceLROnPlateau` decides by; `joins` whether DDP's `join` handles uneven inputs; `undivided_losses` steps that use
-    the gradients of several backward passes; `norm_samples` BatchNorm layers of few samples; `active_dropouts` dropout
-    that does not heed the mode; `step_draws` random numbers that steps draw; `decisions` what the rank decides by scores;
+    `ReduceLROnPlateau` decides by; `joins` whether DDP's `join` handles uneven inputs;
+    `undivided_losses` steps that use the gradients of several backward passes;
+    `norm_samples` BatchNorm layers of few samples;
+    `active_dropouts` dropout that does not depend on the mode; `step_draws` random numbers that steps draw;
+    `decisions` what the rank decides by scores; `frozen_features` modules that no optimizer trains;
     `dtype_speeds` how fast a CPU computes in the 16-bit dtypes the script uses;
     `cpu_peak` the peak FLOP/s of a CPU, measured after the last window;
     `steps` how many optimizer steps were counted; `ended` how this rank's part ended: `recording` while it has not, and
@@ -336,6 +338,7 @@ class Facts:
     active_dropouts: list[ActiveDropoutFacts] = field(default_factory=list)
     step_draws: list[StepDrawFacts] = field(default_factory=list)
     decisions: list[DecisionFacts] = field(default_factory=list)
+    frozen_features: list[FrozenFeatureFacts] = field(default_factory=list)
     planned_epochs: int | None = None
     joins: bool | None = None
     ends_early: bool | None = None

@@ -33,9 +33,9 @@ def equal_draws(ranks: Sequence[_OfRank], least: int) -> list[StepDrawFacts]:
         return []
     found = []
     for first in ranks[0].step_draws:
+        key = (first.where, first.operator)
         same = [
-            next((each for each in facts.step_draws if (each.where, each.operator) == (first.where, first.operator)), None)
-            for facts in ranks
+            next((each for each in facts.step_draws if (each.where, each.operator) == key), None) for facts in ranks
         ]
         calls = min(len(each.values) if each is not None else 0 for each in same)
         drawn = first.values[:calls]

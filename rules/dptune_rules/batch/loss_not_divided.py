@@ -5,8 +5,8 @@
 In warm-up steps: optimizer steps that use the gradients of several backward passes. Reported if in each step, and at
 least twice, all passes come from one line, each from a mean loss with a factor of about 1 (a GradScaler's scale does
 not count), each pass has a new batch of the same loader, or the script has no loader, and some values of a gradient
-show that the script does not divide it before the step. Clipping by more than the number of passes is not told apart
-from dividing: nothing is reported then. Libraries that accumulate divide the loss themselves; steps with a closure are
+show that the script does not divide it before the step. Clipping by more than the number of passes looks like a
+division: nothing is reported then. Libraries that accumulate divide the loss themselves; steps with a closure are
 left out.
 
 ## Why it matters
@@ -46,7 +46,19 @@ from dptune_rules.at_risk import results_at_risk
 from dptune_rules.known import known
 
 LEAST_STEPS = 2
-SCALE_FREE = ("Adam", "AdamW", "NAdam", "RAdam", "Adamax", "Adagrad", "Adadelta", "RMSprop", "Adafactor", "Lion", "LAMB")
+SCALE_FREE = (
+    "Adam",
+    "AdamW",
+    "NAdam",
+    "RAdam",
+    "Adamax",
+    "Adagrad",
+    "Adadelta",
+    "RMSprop",
+    "Adafactor",
+    "Lion",
+    "LAMB",
+)
 
 RULE = Rule(
     code="DP310",

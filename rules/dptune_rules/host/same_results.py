@@ -112,7 +112,9 @@ def _advice(run: RunView, found: SameResultFacts, share: float, besides: float) 
         f"compute them once, {_when(found)} ({', '.join(found.operators)})",
         why=_why(found),
         changes=[],
-        saves=run.bound(0.0, min(1.0, max(share + besides, sampled)), f"all of {'the function' if sampled else 'these operators'}"),
+        saves=run.bound(
+            0.0, min(1.0, max(share + besides, sampled)), f"all of {'the function' if sampled else 'these operators'}"
+        ),
         confidence="medium" if len(found.step_ns) > 1 and run.times_hold else "low",
         evidence=[
             Evidence(label="operators with the same results", value=share, unit="of a step"),

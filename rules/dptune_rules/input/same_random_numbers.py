@@ -78,7 +78,7 @@ LEAST_CALLS = 3
 
 
 def check(run: RunView) -> Iterator[Advice]:
-    """Name each generator that two processes drew from in the same state, or one process in two epochs, and lines that ranks draw alike."""
+    """Name each generator that processes or epochs drew from in the same state, and lines that ranks draw alike."""
     yield from _drawn_in_steps(run)
     if (facts := run.recorded_about("loaders")) is None:
         return

@@ -118,7 +118,10 @@ def _active(found: list[ActiveDropoutFacts]) -> Advice:
         "worse than the model is.",
         confidence="high" if seen else "medium",
         evidence=[
-            *(Evidence(label=f"{each.where}: probability in {each.module}", value=each.probability) for each in found[:4]),
+            *(
+                Evidence(label=f"{each.where}: probability in {each.module}", value=each.probability)
+                for each in found[:4]
+            ),
             *([Evidence(label="ran in evaluation mode", value=lines[0])] if seen else []),
         ],
         remedy="Pass `dropout_p=p if self.training else 0.0`." if attention else "Pass `training=self.training`.",

@@ -87,6 +87,7 @@ ALONE = ("tiny-gradients", "look-alikes")  # what no rule may take for its fault
 FOLLOWED = (  # in several warm-up steps
     *("gradients-not-cleared", "optimizer-without-gradients"),
     *("clipping-without-effect", "unreached-parameters", "loss-not-divided"),
+    "few-samples-normalized",
 )
 LINKED = ("tiny-gradients", "metrics-reduced")  # on one host, and the links between its ranks are measured
 SWEEP = ("links", "--kinds", "all_reduce", "--sizes", "1k,16k,256k,1m,4m", "--seconds", "40")

@@ -20,9 +20,8 @@ if "unsupported-dtype" in sys.argv:
 import torch
 import torch.distributed as dist
 from batches import Rows, accelerator, as_it_is, build_loader, endless
-from epochs import Stopper
+from epochs import Stopper, train_epochs
 from epochs import evaluate as evaluate_rows
-from epochs import train_epochs
 from losses import best_of, error, lipschitz, reverberate, spread, squares, write
 from models import build_model, pair
 from options import IDS, args, has

@@ -122,6 +122,7 @@ def gather(facts: Facts, observers: Observers) -> None:
         "norm_samples": observers.norm_samples.facts,
         "active_dropouts": observers.active_dropouts.facts,
         "step_draws": observers.step_draws.facts,
+        "frozen_features": observers.frozen_features.facts,
         "decisions": lambda: decisions(sys._getframe(1), facts.steps) or facts.decisions,
         "planned_epochs": lambda: planned_epochs(sys._getframe(1)) or facts.planned_epochs,
         "ends_early": lambda: facts.ends_early if (early := ends_early(sys._getframe(1))) is None else early,

@@ -22,7 +22,7 @@ from dptune.runfile.norm_samples import NormSampleFacts
 
 _LAYERS = 10_000
 _FEW = 4  # samples
-_CALLS = 3  # at least
+_CALLS = 2  # at least
 _NAMED = 2
 
 

@@ -21,6 +21,7 @@ from dptune.capture.injected.observe.dense_tables import DenseTables
 from dptune.capture.injected.observe.discarded_gradients import DiscardedGradients
 from dptune.capture.injected.observe.evaluation_mode import EvaluationMode
 from dptune.capture.injected.observe.float64 import Doubling
+from dptune.capture.injected.observe.frozen_features import FrozenFeatures
 from dptune.capture.injected.observe.frozen_norms import FrozenNorms
 from dptune.capture.injected.observe.garbage import Garbage
 from dptune.capture.injected.observe.generators import Generators
@@ -105,6 +106,7 @@ class Observers:
     norm_samples: NormSamples
     active_dropouts: ActiveDropouts
     step_draws: StepDraws
+    frozen_features: FrozenFeatures
 
     def stepped(self, optimizer: Any) -> None:
         """An optimizer has made a step."""
@@ -176,7 +178,8 @@ def observers() -> Observers:
     saved_files.install()
     training_mode = TrainingMode(places)
     step_draws = StepDraws(places)
-    meters.drawn += [training_mode.drawn, step_draws.drawn]
+    frozen_features = FrozenFeatures(places, module_calls)
+    meters.drawn += [training_mode.drawn, step_draws.drawn, frozen_features.drawn]
     meters.before_graph += [
         counted_padding.before_pass,
         ignored_targets.before_pass,
@@ -246,4 +249,5 @@ def observers() -> Observers:
         norm_samples=norm_samples,
         active_dropouts=ActiveDropouts(places),
         step_draws=step_draws,
+        frozen_features=frozen_features,
     )

@@ -19,13 +19,20 @@ from typing import Any
 import torch
 
 from dptune.capture.injected.observe.places import is_the_users, users_place
-from dptune.capture.injected.observe.validation import UNKNOWN, definition, loops_around, scope_of_call, tree_of, value_of
+from dptune.capture.injected.observe.save_calls import OF_RANK
+from dptune.capture.injected.observe.validation import (
+    UNKNOWN,
+    definition,
+    loops_around,
+    scope_of_call,
+    tree_of,
+    value_of,
+)
 from dptune.runfile.decisions import DecisionFacts
 
 _FUNCTIONS = 60  # that are read
 _DECISIONS = 8
-_BEST = re.compile(r"(?i)(^|_)(best|lowest|highest|smallest|minimum|maximum|min|max|top|record)(_|$)|best")
-_OF_RANK = re.compile(r"(?i)rank|main|master|primary|chief|lead|is_local|process|world")
+_BEST = re.compile(r"(?i)best|lowest|highest|smallest|(min|max)(imum)?_(val|loss|score|acc|metric|error|dev)")
 _ENDS = re.compile(r"(?i)stop|patien|wait|counter|bad_epochs|no_improve|since|stale|strikes|misses")
 _KEEPS = re.compile(r"(?i)save|state_dict|deepcopy|checkpoint|snapshot|keep|store")
 _RATE = re.compile(r"""(?i)\[['"]lr['"]\]|(^|_|\.)(lr|learning_rate)$|(reduce|decay|lower|drop)_(lr|rate)""")
@@ -67,7 +74,7 @@ def _read(body: Sequence[ast.stmt], scope: Scope, file: str, reading: _Reading) 
         for call in _calls([*head, *getattr(statement, "items", [])] if hasattr(statement, "body") else [statement]):
             _read_call(call, scope, file, reading)
         if isinstance(statement, ast.If):
-            if _OF_RANK.search(ast.unparse(statement.test)):
+            if OF_RANK.search(ast.unparse(statement.test)):
                 if any(isinstance(each, _LEAVES) for each in statement.body):
                     return
                 continue
@@ -94,7 +101,7 @@ def _read_call(call: ast.Call, scope: Scope, file: str, reading: _Reading) -> No
         return
     reading.seen.add(code)
     node = definition(tree_of(code.co_filename), code.co_name, code.co_firstlineno)
-    if node is not None and not _OF_RANK.search(" ".join(map(ast.unparse, getattr(node, "decorator_list", [])))):
+    if node is not None and not OF_RANK.search(" ".join(map(ast.unparse, getattr(node, "decorator_list", [])))):
         inner = scope_of_call(call, found, called, scope)
         _read(node.body, inner, code.co_filename, reading)  # type: ignore[attr-defined]
 
@@ -137,20 +144,21 @@ def _last(node: ast.expr) -> str:
 
 
 def _ends(branches: Sequence[ast.stmt], body: Sequence[ast.stmt]) -> bool:
-    """Whether they leave the loop, or count towards it and something after them in the same body may leave it."""
-    if any(isinstance(node, ast.Break) for each in branches for node in ast.walk(each)):
+    """Whether they leave the loop, or count towards it and something in the same body may leave it."""
+    inside = [node for each in branches for node in ast.walk(each)]
+    if any(isinstance(node, ast.Break) for node in inside):
         return True
-    counts = any(
-        isinstance(node, (ast.Assign, ast.AugAssign))
-        and any(_ENDS.search(ast.unparse(target)) for target in getattr(node, "targets", [getattr(node, "target", None)]))
-        for each in branches
-        for node in ast.walk(each)
-    )
-    leaves = (*branches, *body)
-    return counts and (
-        any(isinstance(node, (ast.Break, ast.Return)) for each in leaves for node in ast.walk(each))
-        or any(_ENDS.search(text) for text in _texts(leaves))
-    )
+    assigned = [target for node in inside for target in _targets(node)]
+    if not any(_ENDS.search(ast.unparse(target)) for target in assigned):
+        return False
+    leaves = any(isinstance(node, (ast.Break, ast.Return)) for each in (*branches, *body) for node in ast.walk(each))
+    return leaves or any(_ENDS.search(text) for text in _texts((*branches, *body)))
+
+
+def _targets(node: ast.AST) -> list[ast.expr]:
+    if isinstance(node, ast.Assign):
+        return node.targets
+    return [node.target] if isinstance(node, ast.AugAssign) else []
 
 
 def _keeps(branches: Sequence[ast.stmt]) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import os
 import sys
 from types import FrameType
 from typing import Any
@@ -37,6 +38,7 @@ class StepDraws:
     def __init__(self, places: Places) -> None:
         self._places = places
         self._operators = WrappedOperators(self._note)
+        self._process = os.getpid()  # workers that are forked from it inherit the wrapped functions
         self._rows = 0  # of the batch that was drawn last
         self._lines: dict[tuple[str, str], tuple[StepDrawFacts, list[torch.Tensor]]] = {}
         self._facts: list[StepDrawFacts] = []
@@ -68,6 +70,8 @@ class StepDraws:
         return self._facts
 
     def _note(self, operator: str, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        if os.getpid() != self._process:
+            return
         frame = sys._getframe(2)
         if not is_the_users(frame.f_code.co_filename) or torch.compiler.is_compiling() or is_captured() or is_in_pass():
             return

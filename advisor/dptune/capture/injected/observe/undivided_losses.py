@@ -14,6 +14,7 @@ import weakref
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -195,8 +196,8 @@ def _judged(watched: _Watched) -> UndividedLossFacts | None:
         )
     if not counts:
         return None
-    passes, steps = counts.most_common(1)[0]
-    return UndividedLossFacts(watched.name, passes, steps, undivided[passes], drawn, line, watched.step_where)
+    most, steps = counts.most_common(1)[0]
+    return UndividedLossFacts(watched.name, most, steps, undivided[most], drawn, line, watched.step_where)
 
 
 def _added(
@@ -204,7 +205,7 @@ def _added(
 ) -> list[tuple[_Pass, torch.Tensor | None, torch.Tensor | None]]:
     """The passes that changed the gradient, if each later one adds to what the one before it has left; else none."""
     changing = [each for each in passes if not _equal(each[1], each[2])]
-    for (_, _, left), (_, now, _) in zip(changing, changing[1:], strict=False):
+    for (_, _, left), (_, now, _) in pairwise(changing):
         if now is None or not _equal(left, now) or not bool(now.any()):
             return []
     return changing
@@ -221,7 +222,7 @@ def _draws(passes: Sequence[_Pass]) -> bool | None:
     if not any(passes[-1].drawn.values()):
         return False
     loaders = set()
-    for first, second in zip(passes, passes[1:], strict=False):
+    for first, second in pairwise(passes):
         new = second.drawn - first.drawn
         if new.total() != 1:
             return None

@@ -116,6 +116,7 @@ class RankRecording:
             self._observers.dense_tables.end()
             self._observers.lost_updates.end()
             self._observers.module_calls.end()  # wrapped last, so unwrapped first
+            self._observers.frozen_features.end()
             self._observers.repeated_forward.end()
             self._observers.probability_losses.end()
             self._observers.ignored_targets.end()

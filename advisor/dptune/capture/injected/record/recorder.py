@@ -155,6 +155,7 @@ class Recorder:
             self._observers.meters.padding.begin(self._observers.module_calls)
         self._observers.unreached.begin()
         self._observers.module_calls.begin()
+        self._observers.frozen_features.begin()
         self._live.claim(rank, stays=not self._ends_script)
         self._endings.install()
 
@@ -166,6 +167,7 @@ class Recorder:
         if take is not None:
             self._observers.repeated_forward.ticked()
             self._observers.same_results.ticked()
+            self._observers.frozen_features.ticked()
             take.facts.steps = self._agenda.step
             take.step(tally, skipped, last=bool(due), number=self._agenda.step + 1)
             for action, window in due:
