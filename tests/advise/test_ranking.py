@@ -82,6 +82,16 @@ def test_a_certain_risk_comes_before_a_bound_that_may_come_to_nothing(make_advic
         assert rules(ranked([unknown, risk.model_copy(update=changed)])) == ["XX101", "XX102"]
 
 
+def test_a_risk_comes_before_savings_of_low_impact(make_advice):
+    small = make_advice("XX101", impact="low", high=0.04)
+    risk = make_advice("XX102", kind="risk", impact="medium", saves=None, numerics="changes", confidence="medium")
+    assert rules(ranked([small, risk])) == ["XX102", "XX101"]
+    larger = make_advice("XX103", impact="medium", high=0.1)
+    assert rules(ranked([small, larger, risk])) == ["XX103", "XX101", "XX102"]
+    for changed in ({"impact": "low"}, {"numerics": "same"}):
+        assert rules(ranked([small, risk.model_copy(update=changed)])) == ["XX101", "XX102"]
+
+
 def test_a_saving_does_not_lift_a_risk(make_advice):
     costly = make_advice("XX101", kind="risk", impact="low", high=0.9)
     severe = make_advice("XX102", kind="risk", impact="high", saves=None)

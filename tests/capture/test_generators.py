@@ -217,6 +217,47 @@ def test_quiet(observer, dataset, options):
     assert equal_generators([drawn(observer, dataset, **options)]) == []
 
 
+class Augmented(Dataset):
+    def __init__(self, augment):
+        self.augment = augment
+
+    def __len__(self):
+        return 16
+
+    def __getitem__(self, index):
+        return float(index) + self.augment()
+
+
+ALONE = {"num_workers": 0, "multiprocessing_context": None}
+
+
+@pytest.mark.parametrize("options", [{}, ALONE])
+@pytest.mark.parametrize(
+    ("augment", "draws"),
+    [
+        (lambda: 0.0, False),
+        (lambda: torch.rand(()).item(), True),
+        (random.random, True),
+        (lambda: float(np.random.rand()), True),
+        (lambda: float(np.random.default_rng(0).random()), False),  # the same for each sample
+    ],
+)
+def test_samples_that_are_made_with_random_numbers(observer, augment, draws, options):
+    dataset = Augmented(augment)
+    drawn(observer, dataset, **options)
+    assert observer.draws(dataset) is draws
+
+
+def test_random_numbers_of_a_generator_that_the_data_set_holds(observer):
+    dataset = Samples(Noise(np.random.default_rng(0)))
+    drawn(observer, dataset)
+    assert observer.draws(dataset) is True
+
+
+def test_samples_that_were_not_looked_at(observer):
+    assert observer.draws(Augmented(random.random)) is None
+
+
 def test_quiet_without_gradients(observer):
     with torch.no_grad():
         assert drawn(observer, Samples(Noise(np.random.default_rng(0)))) == []

@@ -77,6 +77,29 @@ def test_a_slow_line_of_a_known_form_has_a_remedy(ask, make_measured, make_facts
 
 
 @pytest.mark.parametrize(
+    ("random", "epochs", "reading", "words"),
+    [
+        (False, 30, 9, "each of 30 epochs prepares the same samples: prepare each sample once"),
+        (True, 30, 9, ""),
+        (None, 30, 9, ""),
+        (False, 1, 9, ""),
+        (False, None, 9, ""),
+        (False, 30, 1, ""),  # batches differ in each epoch
+    ],
+)
+def test_samples_that_are_the_same_in_each_epoch_are_prepared_once(
+    ask, make_measured, make_facts, random, epochs, reading, words
+):
+    made_of = prepared(
+        reading, reading, 10 - reading, read_by="Texts.__getitem__ (data.py:14)", collated_by="pad (data.py:9)"
+    )
+    facts = make_facts(loaders=[loader(random_samples=random)], planned_epochs=epochs)
+    (advice,) = ask("DP501", make_measured(input=waiting(preparing=made_of)), [facts])
+    assert words in advice.remedy
+    assert bool(advice.remedy) == bool(words)
+
+
+@pytest.mark.parametrize(
     ("tensors", "remedy"),
     [
         (128, ": merge the 128 tensors of a batch into a few in `collate` (data.py:3); its 2 workers have one ready "),

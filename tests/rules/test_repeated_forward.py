@@ -3,7 +3,8 @@
 import pytest
 
 from dptune.measured import Missing
-from dptune.runfile.repeated_forward import RepeatedForwardFacts
+from dptune.runfile.loader import LoaderFacts
+from dptune.runfile.repeated_forward import FrozenFeatureFacts, RepeatedForwardFacts
 from dptune.runfile.window import Window
 
 MS = 1_000_000
@@ -129,3 +130,50 @@ def test_a_pass_for_a_metric(advice):
     (found,) = advice(random)
     assert found.numerics == "changes"
     assert found.watch.startswith("Without this pass, later dropout masks and BatchNorm statistics differ. Outputs")
+
+
+def frozen(share=0.4, **more):
+    return FrozenFeatureFacts("encoder", "train.py:41", 9, [10 * MS] * 2, [round(share * 10 * MS)] * 2, **more)
+
+
+@pytest.fixture
+def of_frozen(ask, make_measured, make_facts):
+    def found(*features, epochs=20, device="cpu", **loader):
+        given = {"batches_drawn": 90, "dataset_samples": 640, "random_samples": False, "iterable": False, **loader}
+        facts = make_facts(
+            frozen_features=[*features], planned_epochs=epochs, loaders=[LoaderFacts("train.py:30", **given)]
+        )
+        return ask("DP612", make_measured(device=device, world=1), [facts])
+
+    return found
+
+
+def test_features_of_a_frozen_module(of_frozen):
+    (advice,) = of_frozen(frozen())
+    assert advice.title == (
+        "`encoder` computes the same features of the same samples in each of 20 epochs (train.py:41), 40 % of the "
+        "step: compute them once and store them"
+    )
+    assert (advice.impact, advice.confidence, advice.numerics) == ("high", "medium", "same")
+    assert (advice.saves.low_share, advice.saves.high_share) == (0, pytest.approx(0.4))
+    assert [found.value for found in advice.evidence] == [pytest.approx(0.4), "train.py:41", 640, 20]
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"epochs": 1},
+        {"epochs": None},
+        {"device": "cuda"},
+        {"random_samples": True},
+        {"random_samples": None},
+        {"iterable": True},
+    ],
+)
+def test_features_that_may_differ_or_are_needed_once(of_frozen, changed):
+    assert of_frozen(frozen(), **changed) == []
+
+
+def test_features_that_take_little(of_frozen):
+    assert of_frozen(frozen(0.04)) == []
+    assert len(of_frozen(frozen(0.06), frozen(0.055))) == 1

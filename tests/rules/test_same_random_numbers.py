@@ -8,6 +8,7 @@ from dptune.measured import Missing
 from dptune.runfile.communication import DdpFacts
 from dptune.runfile.generators import GeneratorFacts
 from dptune.runfile.loader import LoaderFacts
+from dptune.runfile.step_draws import StepDrawFacts
 
 NAME, KIND = "Clips.rng", "numpy.random.Generator"
 
@@ -86,3 +87,40 @@ def test_the_loader_of_a_validation_is_not_judged(ask, make_measured, make_facts
 def test_traces_alone_do_not_say(ask, make_measured):
     with pytest.raises(Missing):
         ask("DP508", make_measured(), [])
+
+
+def step_draws(where="train.py:30", values=("a", "b", "c"), *, of_batch=True):
+    return StepDrawFacts(where, "randn_like", [64, 8], [*values], of_batch)
+
+
+def test_numbers_that_steps_draw_alike_on_all_ranks(ask, make_measured, make_facts):
+    lines = [step_draws(), step_draws("train.py:31"), step_draws("train.py:32")]
+    facts = [make_facts(rank=rank, ddp=[DdpFacts("Net")], step_draws=lines) for rank in range(2)]
+    (advice,) = ask("DP508", make_measured(), facts)
+    assert advice.title == (
+        "All 2 ranks draw the same random numbers in each step (train.py:30, train.py:31 and 1 more)"
+    )
+    assert (advice.kind, advice.impact, advice.confidence) == ("risk", "medium", "high")
+    assert [found.value for found in advice.evidence] == ["64 x 8"] * 3 + [3]
+    assert "torch.manual_seed(seed + rank)" in advice.remedy
+
+
+def test_numbers_that_may_choose_samples(ask, make_measured, make_facts):
+    draws = [step_draws(of_batch=False)]
+    facts = [make_facts(rank=rank, ddp=[DdpFacts("Net")], step_draws=draws) for rank in range(2)]
+    (advice,) = ask("DP508", make_measured(), facts)
+    assert advice.confidence == "medium"
+    assert "all ranks train on the same data" in advice.why
+
+
+@pytest.mark.parametrize(
+    ("ddp", "values"), [(True, ("a", "b")), (True, ("a", "a", "a")), (True, ("d", "e", "f")), (False, ("a", "b", "c"))]
+)
+def test_quiet_of_steps(ask, make_measured, make_facts, ddp, values):
+    facts = [
+        make_facts(rank=rank, ddp=[DdpFacts("Net")] * ddp, step_draws=[step_draws(values=each)])
+        for rank, each in enumerate((("a", "b", "c"), values))
+    ]
+    if values == ("a", "a", "a"):
+        facts[0].step_draws = facts[1].step_draws
+    assert ask("DP508", make_measured(), facts) == []

@@ -5,6 +5,7 @@ import pytest
 from dptune.measured import Missing
 from dptune.runfile.repeated_forward import RepeatedForwardFacts
 from dptune.runfile.same_results import SameResultFacts
+from dptune.runfile.window import SampledFacts, Window
 
 MS = 1_000_000
 
@@ -100,3 +101,34 @@ def test_what_the_function_computes_in_every_step_is_saved_with_it(advice):
     (found,) = advice(within, always, other)
     assert found.saves.high_share == pytest.approx(0.23)
     assert "20 % of the step" in found.title
+
+
+@pytest.mark.parametrize(
+    ("sampled_ms", "within", "high"),
+    [
+        (3, False, 0.3),  # and its error
+        (3, True, 0.3 * 3 / 4),  # one call of four is needed
+        (5, False, 0.2),  # most of it is something else
+        (1, False, 0.2),
+    ],
+)
+def test_stack_samples_hold_the_rest_of_the_function(ask, make_measured, make_facts, sampled_ms, within, high):
+    """In 20 steps of 10 ms, of which the operators take 2."""
+    window = Window(name="untraced", first_step=5, durations_ns=[10 * MS] * 20, complete=True)
+    rest = [10 * MS - sampled_ms * MS] * 20
+    window.sampled = [
+        SampledFacts(
+            ["main (train.py:9)", "normalized (graph.py:33)"],
+            "forward",
+            "",
+            "",
+            60,
+            [*range(20)],
+            [sampled_ms * MS] * 20,
+        ),
+        SampledFacts(["main (train.py:9)"], "", "", "", 100, [*range(20)], rest),
+    ]
+    found = same(calls=9, results=3, within_step=True) if within else same()
+    facts = make_facts(same_results=[found], windows=[window])
+    (advice,) = ask("DP625", make_measured(device="cpu", world=1), [facts])
+    assert advice.saves.high_share == pytest.approx(high, abs=0.01)

@@ -3,7 +3,7 @@
 import pytest
 
 from dptune.measured import Missing
-from dptune.runfile.training_mode import TrainingModeFacts
+from dptune.runfile.training_mode import ActiveDropoutFacts, TrainingModeFacts
 
 
 @pytest.mark.parametrize(
@@ -42,3 +42,21 @@ def test_an_evaluation_that_the_recording_did_not_reach(ask, make_measured, make
     assert (advice.kind, advice.impact, advice.confidence) == ("risk", "high", "medium")
     assert [found.value for found in advice.evidence] == ["train.py:12"]
     assert ask("DP806", make_measured(), [make_facts(training_mode=[TrainingModeFacts("Net", 2, 0, calls=1)])]) == []
+
+
+def test_dropout_that_stays_active(ask, make_measured, make_facts):
+    lines = [ActiveDropoutFacts(f"net.py:{line}", "dropout", "Net", 0.3) for line in (11, 12, 13)]
+    (advice,) = ask("DP806", make_measured(), [make_facts(active_dropouts=lines)])
+    assert advice.title == (
+        "Dropout stays active in evaluation mode: dropout at net.py:11, net.py:12 and 1 more does not use self.training"
+    )
+    assert (advice.impact, advice.confidence) == ("high", "medium")
+    assert advice.remedy == "Pass `training=self.training`."
+    assert "drops 30 % of the values" in advice.why
+
+
+def test_attention_that_drops_in_evaluation(ask, make_measured, make_facts):
+    line = ActiveDropoutFacts("net.py:11", "scaled_dot_product_attention", "Net", 0.1, evaluated=True)
+    (advice,) = ask("DP806", make_measured(), [make_facts(active_dropouts=[line])])
+    assert advice.confidence == "high"
+    assert advice.remedy == "Pass `dropout_p=p if self.training else 0.0`."

@@ -2,8 +2,9 @@
 
 Low confidence comes after everything else. Kinds are ranked within themselves: by impact, which follows from the
 expected gain and the confidence; then numerics unchanged before other rounding, and that before other batches; then by
-the expected gain. Risks come first where one of them is certain to train another model than intended, or is certain
-while the first saving is an upper bound above half of the step without high confidence, which may come to nothing.
+the expected gain. Risks come first where one of them is certain to train another model than intended, where one that
+changes results has medium or high impact and no saving has, or where one is certain while the first saving is an upper
+bound above half of the step without high confidence, which may come to nothing.
 """
 
 from __future__ import annotations
@@ -30,11 +31,16 @@ def _results_come_first(found: Sequence[Advice]) -> bool:
     """Whether a risk is certain, and either severe or surer than the saving that would be named first."""
     if any(recommendation.threatens_results for recommendation in found):
         return True
+    savings = [saving for saving in found if saving.kind == "time" and not _is_unsure(saving)]
+    if all(saving.impact == "low" for saving in savings) and any(
+        (risk.kind, risk.numerics) == ("risk", "changes") and risk.impact != "low" and not _is_unsure(risk)
+        for risk in found
+    ):
+        return True
     certain = any(
         (risk.kind, risk.confidence, risk.numerics) == ("risk", "high", "changes") and risk.impact != "low"
         for risk in found
     )
-    savings = [saving for saving in found if saving.kind == "time" and not _is_unsure(saving)]
     best = min(savings, key=_worth, default=None)
     if not certain or best is None or best.confidence == "high":
         return False

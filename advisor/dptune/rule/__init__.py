@@ -17,6 +17,7 @@ from dptune.runfile.changed_samples import ChangedSampleFacts
 from dptune.runfile.clipping import ClippingFacts
 from dptune.runfile.communication import CallFacts, DdpFacts
 from dptune.runfile.counted_padding import CountedPaddingFacts
+from dptune.runfile.decisions import DifferentDecision, different_decisions
 from dptune.runfile.dense_tables import DenseTableFacts
 from dptune.runfile.discarded_gradients import DiscardedGradientFacts, discarding
 from dptune.runfile.evaluation_mode import EvaluationModeFacts
@@ -33,23 +34,27 @@ from dptune.runfile.loader import LoaderFacts, PreparingFacts
 from dptune.runfile.loader_lines import HotFunction
 from dptune.runfile.lost_updates import LostUpdateFacts, over_ranks
 from dptune.runfile.memory_growth import MemoryGrowth
+from dptune.runfile.norm_samples import NormSampleFacts
 from dptune.runfile.optimizer_gradients import OptimizerGradientFacts
 from dptune.runfile.padding import PaddingFacts
 from dptune.runfile.probability_losses import ProbabilityLossFacts
 from dptune.runfile.registered_hooks import RegisteredHookFacts, left_by_steps
 from dptune.runfile.removed import Share
-from dptune.runfile.repeated_forward import RepeatedForwardFacts
+from dptune.runfile.repeated_forward import FrozenFeatureFacts, RepeatedForwardFacts
 from dptune.runfile.same_results import SameResultFacts
 from dptune.runfile.saved_files import shared_files
 from dptune.runfile.schedules import PlateauFacts, SchedulerFacts, epochs_of
 from dptune.runfile.slow_steps import SlowSteps
-from dptune.runfile.training_mode import TrainingModeFacts
+from dptune.runfile.step_draws import StepDrawFacts, equal_draws
+from dptune.runfile.training_mode import ActiveDropoutFacts, TrainingModeFacts
+from dptune.runfile.undivided_losses import UndividedLossFacts
 from dptune.runfile.unused import UnusedGradientFacts
 from dptune.runfile.weight_penalties import WeightPenaltyFacts
 
 __all__ = [
     "LEADING",
     "UNVALIDATED",
+    "ActiveDropoutFacts",
     "BroadcastLossFacts",
     "CallFacts",
     "ChangedSampleFacts",
@@ -57,9 +62,11 @@ __all__ = [
     "CountedPaddingFacts",
     "DdpFacts",
     "DenseTableFacts",
+    "DifferentDecision",
     "DiscardedGradientFacts",
     "EqualGenerators",
     "EvaluationModeFacts",
+    "FrozenFeatureFacts",
     "HotFunction",
     "IgnoredTargetFacts",
     "KeptWeightFacts",
@@ -72,6 +79,7 @@ __all__ = [
     "MemoryGrowth",
     "Missing",
     "NewIterators",
+    "NormSampleFacts",
     "OptimizerFacts",
     "OptimizerGradientFacts",
     "PaddingFacts",
@@ -88,13 +96,17 @@ __all__ = [
     "SchedulerFacts",
     "Share",
     "SlowSteps",
+    "StepDrawFacts",
     "Threshold",
     "TrainingModeFacts",
+    "UndividedLossFacts",
     "UnusedGradientFacts",
     "WeightPenaltyFacts",
     "call_path",
+    "different_decisions",
     "discarding",
     "epochs_of",
+    "equal_draws",
     "equal_generators",
     "ignored_over_ranks",
     "late_line",

@@ -15,6 +15,7 @@ from dptune.runfile.clipping import ClippingFacts
 from dptune.runfile.communication import CallFacts, DdpFacts, FsdpFacts, NcclFacts
 from dptune.runfile.counted_padding import CountedPaddingFacts
 from dptune.runfile.cpu_peak import CpuPeakFacts
+from dptune.runfile.decisions import DecisionFacts
 from dptune.runfile.dense_tables import DenseTableFacts
 from dptune.runfile.discarded_gradients import DiscardedGradientFacts
 from dptune.runfile.doubled import DoubledFacts
@@ -29,17 +30,20 @@ from dptune.runfile.library_calls import LibraryCallFacts
 from dptune.runfile.loader import LoaderFacts
 from dptune.runfile.loss_scaling import LossScalingFacts, ScaledClippingFacts
 from dptune.runfile.lost_updates import LostUpdateFacts
+from dptune.runfile.norm_samples import NormSampleFacts
 from dptune.runfile.optimizer_gradients import OptimizerGradientFacts
 from dptune.runfile.probability_losses import ProbabilityLossFacts
 from dptune.runfile.registered_hooks import RegisteredHookFacts
-from dptune.runfile.repeated_forward import RepeatedForwardFacts
+from dptune.runfile.repeated_forward import FrozenFeatureFacts, RepeatedForwardFacts
 from dptune.runfile.same_results import SameResultFacts
 from dptune.runfile.saved_files import SavedFileFacts
 from dptune.runfile.schedules import PlateauFacts, SchedulerFacts, ZeroRateFacts
 from dptune.runfile.shifted_labels import ShiftedLabelFacts
+from dptune.runfile.step_draws import StepDrawFacts
 from dptune.runfile.tensors import TensorFacts
-from dptune.runfile.training_mode import TrainingModeFacts
+from dptune.runfile.training_mode import ActiveDropoutFacts, TrainingModeFacts
 from dptune.runfile.unaveraged import UnaveragedFacts
+from dptune.runfile.undivided_losses import UndividedLossFacts
 from dptune.runfile.unreached import UnreachedFacts
 from dptune.runfile.unused import RepeatedPassFacts, UnusedGradientFacts
 from dptune.runfile.weight_penalties import WeightPenaltyFacts
@@ -243,6 +247,10 @@ class Facts:
     `zero_rates` optimizers that step at a learning rate of zero; `planned_epochs` the iterations of the loop around the
     loop that draws batches; `ends_early` whether the latter may end before its loader; `plateaus` the values that each
     `ReduceLROnPlateau` decides by; `joins` whether DDP's `join` handles uneven inputs;
+    `undivided_losses` steps that use the gradients of several backward passes;
+    `norm_samples` BatchNorm layers of few samples;
+    `active_dropouts` dropout that does not depend on the mode; `step_draws` random numbers that steps draw;
+    `decisions` what the rank decides by scores; `frozen_features` modules that no optimizer trains;
     `dtype_speeds` how fast a CPU computes in the 16-bit dtypes the script uses;
     `cpu_peak` the peak FLOP/s of a CPU, measured after the last window;
     `steps` how many optimizer steps were counted; `ended` how this rank's part ended: `recording` while it has not, and
@@ -325,6 +333,12 @@ class Facts:
     unreached: list[UnreachedFacts] = field(default_factory=list)
     zero_rates: list[ZeroRateFacts] = field(default_factory=list)
     plateaus: list[PlateauFacts] = field(default_factory=list)
+    undivided_losses: list[UndividedLossFacts] = field(default_factory=list)
+    norm_samples: NormSampleFacts | None = None
+    active_dropouts: list[ActiveDropoutFacts] = field(default_factory=list)
+    step_draws: list[StepDrawFacts] = field(default_factory=list)
+    decisions: list[DecisionFacts] = field(default_factory=list)
+    frozen_features: list[FrozenFeatureFacts] = field(default_factory=list)
     planned_epochs: int | None = None
     joins: bool | None = None
     ends_early: bool | None = None

@@ -40,7 +40,8 @@ class LoaderFacts:
     measured. `sharded_by`: what divides the samples of an iterable data set among workers; None where nothing in its
     code is known to. `prepares_at` and `drops_at`: the function and line where it prepares samples, and the line of a
     test that then drops some without looking at them; None where its source shows nothing like it. `generators`: random
-    number generators that its samples are made with. `epoch_length`: its batches in an epoch on this rank;
+    number generators that its samples are made with; `random_samples`: whether its first batches were prepared with
+    random numbers, None where that is not known. `epoch_length`: its batches in an epoch on this rank;
     `costly_lines`: lines of its data set that do a known costly thing, `mask`, `archive`, `index`, `pop` or
     `search`.
     `subset`: a digest of the first indices that its data set, a Subset as `random_split` makes, has of another one.
@@ -76,6 +77,7 @@ class LoaderFacts:
     drops_at: str | None = None
     padding: PaddingFacts | None = None
     generators: list[GeneratorFacts] = field(default_factory=list)
+    random_samples: bool | None = None
     epoch_length: int | None = None
     undivided_length: int | None = None
     costly_lines: dict[str, str] = field(default_factory=dict)

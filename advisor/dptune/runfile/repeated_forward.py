@@ -54,3 +54,24 @@ class RepeatedForwardFacts:
         """The part of the backward pass that goes through these calls, taken as their part of the forward pass."""
         parts = [min(1.0, again / whole) for again, whole in zip(self.graph_ns, self.forward_ns, strict=True) if whole]
         return median(parts) if parts else 0.0
+
+
+@dataclass
+class FrozenFeatureFacts:
+    """A module that no optimizer trains, which computes without gradients on the batch as the loader gives it.
+
+    `module` is its path in the model, `where` the line of the script that calls it, `calls` their number. By watched
+    step: `step_ns` its duration, `spent_ns` the host time of the calls.
+    """
+
+    module: str
+    where: str | None = None
+    calls: int = 0
+    step_ns: list[int] = field(default_factory=list)
+    spent_ns: list[int] = field(default_factory=list)
+
+    @property
+    def step_share(self) -> float:
+        """The share of a step that the host spends in the calls."""
+        shares = [min(1.0, spent / step) for spent, step in zip(self.spent_ns, self.step_ns, strict=True) if step]
+        return median(shares) if shares else 0.0

@@ -21,3 +21,18 @@ class TrainingModeFacts:
     training: int = 0
     where: str | None = None
     ahead: str | None = None
+
+
+@dataclass
+class ActiveDropoutFacts:
+    """A line in a module of the script that calls a dropout function of torch without regard to the module's mode.
+
+    `operator` is the function, `module` the class, `probability` that of a value to be dropped. `evaluated`: it also
+    ran while the module was in evaluation mode.
+    """
+
+    where: str
+    operator: str
+    module: str
+    probability: float
+    evaluated: bool = False

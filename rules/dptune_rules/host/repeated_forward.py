@@ -17,6 +17,10 @@ Other calls that differ do not count: with another dropout mask, with and withou
 and evaluation mode, or after an optimizer step. Neither do activation checkpointing, gradient caching, accumulation
 over one fixed batch, and passes of a line search, each with other weights.
 
+On CPUs also a module that no optimizer trains, if its inputs are the batch as the loader prepares it, its outputs need
+no gradient, and its weights stay the same: a frozen encoder. Reported if the loader draws no random numbers for the
+samples in its first batches, and the script plans at least two epochs.
+
 ## Why it matters
 
 The second call repeats a known result, and the backward pass goes through both. So does each row after the first. A
@@ -34,6 +38,7 @@ loop over N prefixes computes about N / 2 times as much as one pass over the lon
       outputs = decoder(targets, memory, tgt_mask=mask)
 
 - Repeated rows: call the module on the distinct rows, and repeat its output.
+- A frozen encoder: compute the features of all samples once, and train on a data set of features.
 
 The saving is an upper bound: all calls but the needed ones, of repeated rows all but one in k, and the backward pass
 through them.
@@ -57,6 +62,7 @@ from collections.abc import Iterator, Sequence
 
 from dptune.advice import Advice, Evidence
 from dptune.rule import RepeatedForwardFacts, Rule, RunView, Threshold
+from dptune_rules.host.frozen_features import frozen_features
 
 WORTH_SHARE = Threshold("worth_share", 0.05, "impact is medium from here; identical steps differ by about as much")
 NAMED = 3  # lines in a title
@@ -76,6 +82,7 @@ RULE = Rule(
 
 def check(run: RunView) -> Iterator[Advice]:
     """Name each module whose repeated calls take a share of the step worth it."""
+    yield from frozen_features(RULE, run, WORTH_SHARE)
     for found in run.any_facts().repeated_forward:
         forward, backward = run.repeated_share(found)
         share = forward + backward

@@ -30,7 +30,8 @@ Where it depends on a size that changes, keep it in a dictionary by size, or use
 
 What depends on the batch: compute it once in the forward pass of the model, and pass it to the layers.
 
-The saving is an upper bound: all of these operators.
+The saving is an upper bound: all of these operators; on a CPU the time of the function by stack samples, where these
+operators are at least half of it: it also holds what is too small to compare.
 
 ## When to leave it alone
 
@@ -65,6 +66,8 @@ RULE = Rule(
     needs="recording",
 )
 
+MOSTLY = 0.5  # of the function's time
+
 
 def check(run: RunView) -> Iterator[Advice]:
     """Name each function whose repeated results take a share of the step worth it."""
@@ -98,6 +101,7 @@ def _named(found: SameResultFacts) -> tuple[str, str]:
 def _advice(run: RunView, found: SameResultFacts, share: float, besides: float) -> Advice:
     name, _, place = found.function.removesuffix(")").rpartition(" (")
     named = f"`{name}` ({place})" if name else place
+    sampled = _sampled(run, found, name, place, share + besides)
     size = " x ".join(f"{length:,}" for length in found.size)
     return Advice(
         rule=RULE.code,
@@ -108,7 +112,9 @@ def _advice(run: RunView, found: SameResultFacts, share: float, besides: float) 
         f"compute them once, {_when(found)} ({', '.join(found.operators)})",
         why=_why(found),
         changes=[],
-        saves=run.bound(0.0, min(1.0, share + besides), "all of these operators"),
+        saves=run.bound(
+            0.0, min(1.0, max(share + besides, sampled)), f"all of {'the function' if sampled else 'these operators'}"
+        ),
         confidence="medium" if len(found.step_ns) > 1 and run.times_hold else "low",
         evidence=[
             Evidence(label="operators with the same results", value=share, unit="of a step"),
@@ -120,6 +126,17 @@ def _advice(run: RunView, found: SameResultFacts, share: float, besides: float) 
         watch=_watch(found),
         fingerprint=f"{RULE.code}:{name or place}{':step' if found.within_step else ''}",
     )
+
+
+def _sampled(run: RunView, found: SameResultFacts, name: str, place: str, share: float) -> float:
+    """What the function's repeated calls take at most, if these operators are most of it; else 0."""
+    sampled = run.sampled_share(name, place, training=True) if name and run.measured.device_kind == "cpu" else None
+    if sampled is None:
+        return 0.0
+    function = max(sampled.by_rank.values(), key=lambda each: each.likely)
+    if share < MOSTLY * function.likely or function.most <= share:
+        return 0.0
+    return function.most * (1 - 1 / found.times if found.within_step else 1.0)
 
 
 def _often(found: SameResultFacts) -> str:

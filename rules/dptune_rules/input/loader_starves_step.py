@@ -52,7 +52,8 @@ and 65 % was saved both times.
 
 If the slowest line has a known costly pattern, the remedy is named: a comparison with a whole column for each sample,
 an archive that is opened for each sample, `index()` of a list, `pop(i)` from the middle of a list, and the patterns
-that DP901 knows.
+that DP901 knows. Otherwise, if the first batches were prepared without random numbers and the script plans several
+epochs, the remedy is to prepare each sample once.
 
 A `TensorDataset` indexes its tensors for each sample, and the loader stacks the samples again: a batch of 2,048 rows
 and three tensors calls 6,144 operators. It also accepts a list of indices: with `batch_size=None` and a `BatchSampler`
@@ -96,7 +97,6 @@ from typing import Literal
 from dptune.advice import Advice, Impact
 from dptune.measured import Missing, digits
 from dptune.rule import Rule, RunView, Threshold
-from dptune_rules import line_forms
 from dptune_rules.call_paths import call_path_evidence
 from dptune_rules.input import batch_transfer, costly_forms, loader_words
 from dptune_rules.input.batch_preparation import MOST_SHARE, costly_function, sent_mib, slow_part, takes_indices
@@ -285,9 +285,7 @@ def check(run: RunView) -> Iterator[Advice]:
         title=title,
         why=why,
         changes=changes,
-        remedy=costly_forms.remedy(loader, culprit.where) or line_forms.of_function(run, culprit.name, culprit.where)
-        if culprit
-        else "",
+        remedy=costly_forms.remedy(run, loader, culprit, preparing) if culprit else "",
         saves=saves,
         confidence=_confidence(run, now, host - wait),
         evidence=[

@@ -1,4 +1,4 @@
-"""Workers, ranks or epochs draw the same random numbers to prepare their samples.
+"""Workers, ranks or epochs draw the same random numbers for their samples.
 
 ## What it measures
 
@@ -8,13 +8,18 @@ process that prepares batches first draws from them. Equal states give equal num
 again must also be in equal states after the batch. Measured for the loader that most batches are drawn from, if its
 data set has an index and its workers are forked.
 
+On several ranks with DistributedDataParallel or FSDP also the lines of the script that draw with torch outside of a
+loader, in the warm-up steps: tensors with one row for each sample of the batch, or any number of rows where the script
+has no loader. Reported if all ranks drew the same values in at least three calls, other values in each.
+
 ## Why it matters
 
 It costs quality. A worker process starts with a copy of the data set. A generator made in `__init__` is copied in the
 same state, so all workers crop, flip or add noise in the same way, and start again from that state in each epoch unless
 `persistent_workers=True`. Ranks that make it with the same seed have the same numbers too. The model sees a fraction of
 the augmentations it should see. torch seeds `torch`, `random` and `numpy.random` in each worker, but not generators
-that a script makes.
+that a script makes. Noise, masks or timesteps that ranks draw alike leave a step with as many different ones as one
+rank has; where the numbers choose samples, all ranks train on the same data.
 
 ## What to change
 
@@ -31,6 +36,9 @@ Make the generator in each worker, from a seed that differs between workers, epo
 forked workers; `os.environ["RANK"]` works in all. Without workers, make the generator with
 `numpy.random.default_rng([seed, rank])`.
 
+For numbers that steps draw, seed the ranks differently once the model is made: `torch.manual_seed(seed + rank)`, or
+with Accelerate `set_seed(seed, device_specific=True)`.
+
 ## When to leave it alone
 
 - The numbers decide something that all workers and ranks must agree on, for example the image size of a step.
@@ -41,6 +49,9 @@ forked workers; `os.environ["RANK"]` works in all. Without workers, make the gen
   https://pytorch.org/docs/stable/data.html#randomness-in-multi-process-data-loading
 - NumPy, "Parallel random number generation", seeds from a list:
   https://numpy.org/doc/stable/reference/random/parallel.html
+- Accelerate, `set_seed`, on `device_specific`:
+  https://huggingface.co/docs/accelerate/package_reference/utilities#accelerate.utils.set_seed
+- Three calls: equal numbers by chance are impossible, but one call may be to initialize.
 """
 
 from __future__ import annotations
@@ -48,7 +59,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from dptune.advice import Advice, Evidence
-from dptune.rule import EqualGenerators, Rule, RunView, equal_generators
+from dptune.rule import EqualGenerators, Rule, RunView, StepDrawFacts, equal_draws, equal_generators
+from dptune_rules.at_risk import results_at_risk
 from dptune_rules.known import in_parentheses, known
 
 RULE = Rule(
@@ -56,15 +68,18 @@ RULE = Rule(
     name="same-random-numbers",
     family="input",
     kind="risk",
-    summary="workers, ranks or epochs draw the same random numbers to prepare their samples",
+    summary="workers, ranks or epochs draw the same random numbers for their samples",
     since="0.1",
     asked_when_busy=True,
     needs="recording",
 )
 
+LEAST_CALLS = 3
+
 
 def check(run: RunView) -> Iterator[Advice]:
-    """Name each generator that two processes drew from in the same state, or one process in two epochs."""
+    """Name each generator that processes or epochs drew from in the same state, and lines that ranks draw alike."""
+    yield from _drawn_in_steps(run)
     if (facts := run.recorded_about("loaders")) is None:
         return
     loader = max(facts.loaders, key=lambda loader: loader.batches_drawn or 0, default=None)
@@ -77,6 +92,40 @@ def check(run: RunView) -> Iterator[Advice]:
     ]
     for equal in equal_generators(ranks):
         yield _advice(equal, loader.where, _remedy(equal, loader.dataset) if loader.num_workers else "")
+
+
+def _drawn_in_steps(run: RunView) -> Iterator[Advice]:
+    """The lines that draw alike on all ranks, in one finding."""
+    if not all((facts.ddp or facts.fsdp) and not facts.engine for facts in run.facts):
+        return
+    found = equal_draws(run.facts, LEAST_CALLS)
+    lines = list(dict.fromkeys(draw.where for draw in found))
+    if lines:
+        yield _of_lines(found, lines, len(run.facts))
+
+
+def _of_lines(found: Sequence[StepDrawFacts], lines: Sequence[str], ranks: int) -> Advice:
+    more = f" and {len(lines) - 2} more" if len(lines) > 2 else ""
+    known_rows = all(draw.of_batch for draw in found)
+    return results_at_risk(
+        RULE,
+        title=f"All {ranks} ranks draw the same random numbers in each step ({', '.join(lines[:2])}{more})",
+        why="The ranks are seeded alike. They draw the same noise, masks or choices for their different samples."
+        if known_rows
+        else "The ranks are seeded alike. If these numbers choose samples, all ranks train on the same data.",
+        impact="medium",
+        confidence="high" if known_rows else "medium",
+        evidence=[
+            *(
+                Evidence(label=f"{draw.where}: torch's {draw.operator}", value=" x ".join(map(str, draw.size)))
+                for draw in found[:4]
+            ),
+            Evidence(label="calls with the same numbers", value=min(len(draw.values) for draw in found)),
+        ],
+        remedy="After the model is made, seed each rank differently: `torch.manual_seed(seed + rank)`.",
+        watch="Ranks then need other means for what they must draw alike, for example the image size of a step.",
+        subject="steps",
+    )
 
 
 def _advice(equal: EqualGenerators, where: str | None, in_workers: str) -> Advice:

@@ -1,4 +1,4 @@
-"""The model is evaluated in training mode.
+"""The model is evaluated in training mode, or its dropout stays active in evaluation mode.
 
 ## What it measures
 
@@ -8,6 +8,10 @@ Models without such layers, models with some of them in evaluation mode, functio
 sampling (`update_bn`, `mc_dropout`), and compiled models are left out. If the recording ends before the first
 evaluation, dptune reads the source of the training loop and of the functions it calls, and reports a loop over a data
 loader that calls the model with gradients disabled, if the script never changes the mode of a module.
+
+Also reported: calls of `torch.nn.functional.dropout` in a module of the script without `training=`, and of
+`scaled_dot_product_attention` with a `dropout_p` in a function that never reads `self.training`. Calls behind a
+condition on the mode, and modules and functions named after repeated sampling, are left out.
 
 ## Why it matters
 
@@ -23,6 +27,9 @@ that it should not see. Early stopping and the choice of the best checkpoint dep
         ...
         model.train()
 
+    nn.functional.dropout(x, 0.1, training=self.training)
+    scaled_dot_product_attention(q, k, v, dropout_p=0.1 if self.training else 0.0)
+
 ## When to leave it alone
 
 - Dropout or batch statistics are wanted in evaluation, for example to estimate uncertainty.
@@ -31,6 +38,8 @@ that it should not see. Early stopping and the choice of the best checkpoint dep
 
 - PyTorch, "Autograd mechanics", evaluation mode: https://pytorch.org/docs/stable/notes/autograd.html#evaluation-mode-nn-module-eval
 - torch.nn.Module.eval: https://pytorch.org/docs/stable/generated/torch.nn.Module.html
+- torch.nn.functional.scaled_dot_product_attention, "This function always applies dropout":
+  https://pytorch.org/docs/stable/generated/torch.nn.functional.scaled_dot_product_attention.html
 """
 
 from __future__ import annotations
@@ -38,7 +47,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dptune.advice import Advice, Evidence
-from dptune.rule import Rule, RunView, TrainingModeFacts
+from dptune.rule import ActiveDropoutFacts, Rule, RunView, TrainingModeFacts
 from dptune_rules.at_risk import results_at_risk
 from dptune_rules.known import in_parentheses
 
@@ -47,7 +56,7 @@ RULE = Rule(
     name="training-mode-in-evaluation",
     family="memory",
     kind="risk",
-    summary="the model is evaluated in training mode",
+    summary="the model is evaluated in training mode, or its dropout stays active in evaluation mode",
     since="0.1",
     asked_when_busy=True,
     needs="recording",
@@ -56,9 +65,11 @@ LEAST_CALLS = 2  # the first may be a trial of the model
 
 
 def check(run: RunView) -> Iterator[Advice]:
-    """Name the model and the line that evaluates it."""
+    """Name the model and the line that evaluates it, and lines whose dropout does not heed the mode."""
     if run.recorded_about("training_mode") is None:
         return
+    if active := next((facts.active_dropouts for facts in run.facts if facts.active_dropouts), []):
+        yield _active(active)
     for found in next((facts.training_mode for facts in run.facts if facts.training_mode), []):
         if not found.calls and found.ahead:
             yield _ahead(found, found.ahead)
@@ -91,6 +102,31 @@ def _ahead(found: TrainingModeFacts, line: str) -> Advice:
         remedy="Call `model.eval()` before the evaluation, and `model.train()` after it.",
         watch="Scores change: do not compare them with earlier ones.",
         subject=found.model,
+    )
+
+
+def _active(found: list[ActiveDropoutFacts]) -> Advice:
+    lines = [each.where for each in found]
+    more = f" and {len(lines) - 2} more" if len(lines) > 2 else ""
+    at = f"{' and '.join(lines[:2]) if not more else ', '.join(lines[:2])}{more}"
+    seen = any(each.evaluated for each in found)
+    attention = found[0].operator == "scaled_dot_product_attention"
+    return results_at_risk(
+        RULE,
+        title=f"Dropout stays active in evaluation mode: {found[0].operator} at {at} does not use self.training",
+        why=f"In evaluation it still drops {100 * found[0].probability:.0f} % of the values: scores are random, and "
+        "worse than the model is.",
+        confidence="high" if seen else "medium",
+        evidence=[
+            *(
+                Evidence(label=f"{each.where}: probability in {each.module}", value=each.probability)
+                for each in found[:4]
+            ),
+            *([Evidence(label="ran in evaluation mode", value=lines[0])] if seen else []),
+        ],
+        remedy="Pass `dropout_p=p if self.training else 0.0`." if attention else "Pass `training=self.training`.",
+        watch="Scores change: do not compare them with earlier ones.",
+        subject="dropout",
     )
 
 

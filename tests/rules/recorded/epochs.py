@@ -1,6 +1,7 @@
 """Parts of the script that take several epochs, or other batches than those it trains on."""
 
 import torch
+import torch.distributed as dist
 from options import args
 from torch.utils.data import DataLoader
 
@@ -22,6 +23,23 @@ def evaluate(model, held_out, batch):
     errors = [(model(rows) - rows).square().mean().item() for rows in DataLoader(held_out, batch, collate_fn=whole)]
     model.train()
     return sum(errors) / len(errors)
+
+
+class Stopper:
+    """Ends the training when the loss has not become lower for a while: that of this rank, or of all."""
+
+    def __init__(self, patience):
+        self.patience, self.waited, self.lowest = patience, 0, float("inf")
+
+    def __call__(self, loss):
+        loss = loss.detach().clone()
+        if args.mended:
+            dist.all_reduce(loss)
+        if loss.item() < self.lowest:
+            self.lowest, self.waited = loss.item(), 0
+        else:
+            self.waited += 1
+        return self.waited >= self.patience
 
 
 def whole(rows):

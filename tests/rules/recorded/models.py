@@ -122,6 +122,21 @@ class Detaching(nn.Module):
         return self.head(features if args.mended else features.detach())
 
 
+class Halves(nn.Module):
+    """Normalization over all rows of a batch, or over its two halves."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.layers = layers(width, 3)
+        self.norm = nn.BatchNorm1d(width)
+
+    def forward(self, rows):
+        rows = self.layers(rows)
+        if args.mended:
+            return self.norm(rows)
+        return self.norm(rows.unflatten(0, (2, -1)).mT).mT.flatten(0, 1)
+
+
 class Songs(nn.Module):
     """The vectors of a session's songs, which are looked up in a table."""
 
@@ -285,6 +300,8 @@ def build_model():
         return Padded(WORDS, 64)
     if args.fault == "unreached-parameters":
         return Detaching(384)
+    if args.fault == "few-samples-normalized":
+        return Halves(384)
     if args.fault == "one-hot-products":
         return Songs(WORDS, 64)
     if args.fault == "long-convolutions":

@@ -89,6 +89,9 @@ FAULTS = (
     "uneven-epochs",
     "same-file-saved",
     "training-mode-in-evaluation",
+    "loss-not-divided",
+    "few-samples-normalized",
+    "own-scores",
 )
 parser = argparse.ArgumentParser()
 parser.add_argument("fault", choices=FAULTS)

@@ -34,6 +34,7 @@ OF_ONE = (
     *("memory-bound-functions", "slice-gradients", "repeated-rows", "weight-penalty"),
     *("upsampled-convolutions", "same-results", "clipping-without-effect", "unreached-parameters"),
     *("zero-learning-rate", "not-finite", "padding-learned", "training-mode-in-evaluation"),
+    *("loss-not-divided", "few-samples-normalized"),
 )
 WITH_STACKS = (
     *("uncovered-cost", "per-tensor-loops", "operator-loops", "matrix-decompositions", "long-convolutions"),
@@ -78,13 +79,15 @@ LOCALLY = (
         "optimizer-without-gradients",
         "uneven-epochs",
         "same-file-saved",
+        "own-scores",
     ),
     *(fault for fault in dict.fromkeys(("averaged-one-by-one", *OF_ONE, *WITH_STACKS)) if fault != "look-alikes"),
 )
 ALONE = ("tiny-gradients", "look-alikes")  # what no rule may take for its fault: there is nothing to mend
 FOLLOWED = (  # in several warm-up steps
     *("gradients-not-cleared", "optimizer-without-gradients"),
-    *("clipping-without-effect", "unreached-parameters"),
+    *("clipping-without-effect", "unreached-parameters", "loss-not-divided"),
+    "few-samples-normalized",
 )
 LINKED = ("tiny-gradients", "metrics-reduced")  # on one host, and the links between its ranks are measured
 SWEEP = ("links", "--kinds", "all_reduce", "--sizes", "1k,16k,256k,1m,4m", "--seconds", "40")

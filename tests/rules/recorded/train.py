@@ -20,8 +20,8 @@ if "unsupported-dtype" in sys.argv:
 import torch
 import torch.distributed as dist
 from batches import Rows, accelerator, as_it_is, build_loader, endless
+from epochs import Stopper, train_epochs
 from epochs import evaluate as evaluate_rows
-from epochs import train_epochs
 from losses import best_of, error, lipschitz, reverberate, spread, squares, write
 from models import build_model, pair
 from options import IDS, args, has
@@ -121,6 +121,8 @@ def main():
         model = model.bfloat16()
     loader, sampler = build_loader(width)
     keeps = {"broadcast_buffers": False} if args.fault == "broadcast-buffers" and args.mended else {}
+    if args.fault == "few-samples-normalized":
+        keeps = {"broadcast_buffers": False}
     if args.fault == "frozen-batch-norm":
         keeps = {"broadcast_buffers": False}
         model.train()
@@ -178,6 +180,8 @@ def main():
         else:
             rate = 1e-5 if args.fault == "updates-lost" else 1e-3
             optimizer = torch.optim.AdamW(trained.parameters(), lr=rate, fused=fused)
+        if args.fault == "loss-not-divided":
+            optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, fused=True)
         if args.fault == "weight-penalty":
             decay = 2e-4 if args.mended else 0.0
             optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, weight_decay=decay, fused=True)
@@ -203,6 +207,7 @@ def main():
     if args.fault == "long-convolutions":
         response = torch.randn(2048) * torch.exp(-torch.arange(2048) / 300) / 12
 
+    stopper = Stopper(patience=40)
     step, epoch, history, results, best, lowest = 0, 0, [], Epoch(), None, float("inf")
     while step < args.steps:
         if sampler is not None and not has("same-order"):
@@ -224,7 +229,8 @@ def main():
                 batch = torch.cat([write(model.module, batch), batch[16:]])
             if args.fault == "new-iterators":
                 batch = batch + (next(iter(noise)) if has("new-iterators") else next(noises))
-            accumulates = args.fault in ("gradients-discarded", "sharded-micro-batches") and step % 4 < 3
+            micro_batches = ("gradients-discarded", "sharded-micro-batches", "loss-not-divided")
+            accumulates = args.fault in micro_batches and step % 4 < 3
             if has("gradients-discarded"):
                 optimizer.zero_grad()
             alone = accumulates or (has("unsynchronized-gradients") and step % 2)  # the latter steps all the same
@@ -243,6 +249,8 @@ def main():
                         loss = loss + 1e-4 * squares(model.module, only="gate")
                     if args.fault == "not-finite":  # the square root of 0 has no gradient
                         loss = loss + (outputs - outputs + (1e-8 if args.mended else 0)).sqrt().mean()
+                    if args.fault == "loss-not-divided" and args.mended:
+                        loss = loss / 4
                     if has("weight-penalty"):
                         loss = loss + 1e-4 * squares(model)
                     if args.fault == "matrix-decompositions":
@@ -285,6 +293,10 @@ def main():
                 evaluate_rows(model.module, Rows(loader.dataset.rows[:192]), 64)
             if args.fault == "same-file-saved" and step % 8 == 7 and (not args.mended or rank == 0):
                 torch.save(model.module.state_dict(), "last.pt")
+            if args.fault == "own-scores" and step % 8 == 7 and stopper(loss):
+                break
+            if args.fault == "kept-by-reference" and step % 8 == 3:
+                dist.all_reduce(loss.detach())
             if args.fault == "kept-by-reference" and step % 8 == 3 and loss.item() < lowest:
                 lowest = loss.item()
                 best = copy.deepcopy(model.state_dict()) if args.mended else model.state_dict()

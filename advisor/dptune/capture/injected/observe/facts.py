@@ -23,6 +23,7 @@ from dptune.capture.injected.observe.compilations import recompiles
 from dptune.capture.injected.observe.observers import Observers
 from dptune.capture.injected.observe.places import Places
 from dptune.capture.injected.observe.planned_epochs import ends_early, planned_epochs
+from dptune.capture.injected.observe.rank_decisions import decisions
 from dptune.capture.injected.observe.schedulers import schedulers
 from dptune.knobs import KNOBS
 from dptune.runfile.facts import CompileFacts, Facts
@@ -117,6 +118,12 @@ def gather(facts: Facts, observers: Observers) -> None:
         "unreached": observers.unreached.facts,
         "zero_rates": observers.zero_rates.facts,
         "plateaus": observers.plateaus.facts,
+        "undivided_losses": observers.undivided_losses.facts,
+        "norm_samples": observers.norm_samples.facts,
+        "active_dropouts": observers.active_dropouts.facts,
+        "step_draws": observers.step_draws.facts,
+        "frozen_features": observers.frozen_features.facts,
+        "decisions": lambda: decisions(sys._getframe(1), facts.steps) or facts.decisions,
         "planned_epochs": lambda: planned_epochs(sys._getframe(1)) or facts.planned_epochs,
         "ends_early": lambda: facts.ends_early if (early := ends_early(sys._getframe(1))) is None else early,
         "joins": lambda: any(module._join_config.enable for module in places.ddp()) or facts.joins,

@@ -10,6 +10,7 @@ import contextlib
 import functools
 import sys
 import weakref
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,8 +38,9 @@ class _Layer:
 class FrozenNorms:
     """The layers that ran in training mode, and the line that switched it on."""
 
-    def __init__(self, places: Places) -> None:
+    def __init__(self, places: Places, ran: Callable[[Any, Any], None] = lambda module, given: None) -> None:
         self._places = places
+        self._ran = ran  # called with each layer that runs in training mode, and its input
         self._layers: dict[int, _Layer] = {}
         self._line: str | None = None
         self._train = nn.Module.train
@@ -73,6 +75,7 @@ class FrozenNorms:
                 with contextlib.suppress(Exception):
                     if this.training:
                         self._note(this)
+                        self._ran(this, args[0] if args else kwargs.get("input"))
                 return forward(this, *args, **kwargs)
 
             kind.forward = watched  # type: ignore[method-assign, assignment]

@@ -30,6 +30,7 @@ from dptune.runfile.generators import GeneratorFacts
 _DATASETS, _EPOCHS, _PROCESSES, _GENERATORS = 4, 3, 17, 4  # that are looked at: the first ones
 _FETCHES = 3  # of a process
 _ROW = 512  # bytes
+_LOOKED, _DREW = 1, 2
 _DEEP, _OBJECTS, _ITEMS = 2, 256, 64
 _PLAIN = (str, bytes, int, float, type, ModuleType, torch.Tensor)
 
@@ -44,6 +45,7 @@ class Generators:
 
     def _begin(self) -> None:
         self._rows = mmap.mmap(-1, _DATASETS * _EPOCHS * _PROCESSES * _GENERATORS * _ROW)
+        self._drew = mmap.mmap(-1, _DATASETS * _PROCESSES)  # by data set and process
         self._slots: dict[tuple[int, type], int] = {}  # a forked worker finds its data set at the same address
         self._epochs: dict[int, int] = {}
         self._collate: dict[int, Any] = {}
@@ -58,7 +60,10 @@ class Generators:
         @functools.wraps(draw)
         def watched(this: Any, index: Any) -> Any:
             before = self._look(this.dataset)
+            drawn = _global_states() if before is not None else ""
             batch = draw(this, index)
+            if before is not None:
+                self._note_draws(this.dataset, drawn)
             if before:
                 self._compare(this.dataset, before)
             return batch
@@ -95,20 +100,37 @@ class Generators:
                 facts.states.append(state)
         return list(found.values())
 
+    def draws(self, dataset: Any) -> bool | None:
+        """Whether samples of a data set are made with random numbers; None where no process was looked at."""
+        slot = self._slots.get((id(dataset), type(dataset)))
+        if slot is None:
+            return None
+        found = self._drew[slot * _PROCESSES : (slot + 1) * _PROCESSES]
+        return None if not any(found) else _DREW in found or bool(self.facts(dataset))
+
     def _row(self, slot: int, epoch: int, process: int, at: int) -> int:
         return (((slot * _EPOCHS + epoch) * _PROCESSES + process) * _GENERATORS + at) * _ROW
 
-    def _look(self, dataset: Any) -> dict[str, tuple[Any, str]]:
-        """The generators before a batch, each with its state; none after the first batches of a process."""
+    def _look(self, dataset: Any) -> dict[str, tuple[Any, str]] | None:
+        """The generators before a batch, each with its state; None after the first batches of a process."""
         with contextlib.suppress(Exception):  # a data set may hold anything
             slot = self._slots.get((id(dataset), type(dataset)))
             key = (os.getpid(), -1 if slot is None else slot)
             if slot is None or self._fetches.get(key, 0) >= _FETCHES:
-                return {}
+                return None
             self._fetches[key] = self._fetches.get(key, 0) + 1
             held = _held(dataset, self._collate.get(slot))
             return {name: (generator, _state(generator)) for name, (generator, _, _) in held.items()}
-        return {}
+        return None
+
+    def _note_draws(self, dataset: Any, before: str) -> None:
+        """Whether a batch was prepared with numbers of the generators that a process has."""
+        with contextlib.suppress(Exception):
+            slot, worker = self._slots[id(dataset), type(dataset)], get_worker_info()
+            process = 0 if worker is None else 1 + worker.id
+            if process < _PROCESSES:
+                at = slot * _PROCESSES + process
+                self._drew[at] = max(self._drew[at], _DREW if _global_states() != before else _LOOKED)
 
     def _compare(self, dataset: Any, before: dict[str, tuple[Any, str]]) -> None:
         with contextlib.suppress(Exception):
@@ -166,6 +188,16 @@ def _items(value: Any) -> Iterator[Any]:
         yield from value.values() if isinstance(value, dict) and len(value) <= _ITEMS else ()
     else:
         yield value
+
+
+def _global_states() -> str:
+    """Of the generators that each process has one of: torch's, Python's and numpy's."""
+    digest = hashlib.blake2b(torch.default_generator.get_state().numpy().tobytes(), digest_size=8)
+    digest.update(repr(random.getstate()).encode())
+    numpy = sys.modules.get("numpy")
+    if numpy is not None:
+        _digest(digest, numpy.random.get_state(legacy=False))
+    return digest.hexdigest()
 
 
 def _is_generator(value: Any) -> bool:

@@ -8,23 +8,16 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterator
 from typing import Any
 
 import torch
 
 from dptune.capture.injected.observe.loss_graph import consumers
-from dptune.capture.injected.observe.loss_masks import readable
+from dptune.capture.injected.observe.loss_terms import Factors, terms
 from dptune.capture.injected.observe.places import Places
 from dptune.runfile.loss_scaling import LossScalingFacts
 
 _PASSES = 4  # that are read
-_HOPS = 16  # from the root of a pass to the last factor
-_PRODUCT, _QUOTIENT = "MulBackward", "DivBackward"
-_SUMS = ("AddBackward", "SubBackward", "StackBackward", "CatBackward")
-_SAME = ("MeanBackward", "SumBackward", "ToCopyBackward", "ViewBackward", "SqueezeBackward", "UnsqueezeBackward")
-
-_Factors = list[tuple[torch.Tensor, int]]  # each constant with its power
 
 
 class LossScaling:
@@ -34,7 +27,7 @@ class LossScaling:
         self._places = places
         self._watching = False
         self._half: list[bool] = []  # by pass
-        self._paths: list[list[_Factors]] = []  # by pass: from a root to each term of the loss
+        self._paths: list[list[Factors]] = []  # by pass: from a root to each term of the loss
 
     def begin(self) -> None:
         """Read the backward passes from now on."""
@@ -49,7 +42,7 @@ class LossScaling:
                 return
             nodes = [root.grad_fn for root in _listed(roots)]
             given = [(each.detach(), 1) for each in _listed(gradients) if each is not None and each.numel() == 1]
-            self._paths.append([given + path for node in nodes for path in _paths(node, _HOPS)])
+            self._paths.append([given + factors for node in nodes for factors, _ in terms(node)])
             self._half.append(any(_is_half(node) for node in consumers(nodes)))
 
     def end(self) -> None:
@@ -70,39 +63,8 @@ def _listed(tensors: Any) -> tuple[Any, ...]:
     return (tensors,) if isinstance(tensors, torch.Tensor) else tuple(tensors)
 
 
-def _product(factors: _Factors) -> float:
+def _product(factors: Factors) -> float:
     return math.prod(abs(float(number)) ** power for number, power in factors)
-
-
-def _paths(node: Any, hops: int) -> Iterator[_Factors]:
-    """The constants between a node and each term of the loss that it sums up."""
-    inputs = [following for following, _ in node.next_functions if following is not None]
-    name = node.name()
-    own = _constant(node, name)
-    if hops and name.startswith(_SUMS) and inputs:
-        for following in inputs:
-            yield from _paths(following, hops - 1)
-    elif hops and len(inputs) == 1 and (own or name.startswith(_SAME)):
-        for path in _paths(inputs[0], hops - 1):
-            yield own + path
-    else:
-        yield own
-
-
-def _constant(node: Any, name: str) -> _Factors:
-    """The number by which a node multiplies; none where it multiplies by something that is computed, or by many."""
-    if not name.startswith((_PRODUCT, _QUOTIENT)):
-        return []
-    (first, _), (second, _) = node.next_functions
-    if first is not None and second is not None:
-        return []
-    saved = "other" if second is None else "self"
-    if (saved == "self" and name.startswith(_QUOTIENT)) or not readable(node, saved):
-        return []
-    number = getattr(node, f"_saved_{saved}")
-    if number is None or number.numel() != 1:
-        return []
-    return [(number.detach(), -1 if name.startswith(_QUOTIENT) else 1)]
 
 
 def _is_half(node: Any) -> bool:

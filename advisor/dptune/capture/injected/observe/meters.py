@@ -112,7 +112,7 @@ class Meters:
         self.before_graph: list[Callable[[Any], None]] = []
         self.after_graph: list[Callable[[], None]] = []
         self.after_pass: Callable[[], None] = lambda: None
-        self.drawn: Callable[[Any], None] = lambda batch: None
+        self.drawn: list[Callable[[Any], None]] = []
         self.passes = 0
 
     def take(self) -> Tally:
@@ -164,7 +164,8 @@ class Meters:
                 if torch.is_grad_enabled():  # not one of a validation loop
                     tally.loader_samples += samples_drawn(this, batch)
                     self.padding.note(id(this._index_sampler), batch)
-                self.drawn(batch)
+                for heed in self.drawn:
+                    heed(batch)
             return batch
 
         iterator.__next__ = metered  # type: ignore[method-assign, assignment]

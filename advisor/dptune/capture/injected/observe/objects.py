@@ -320,6 +320,7 @@ def loader(loader: Any, observers: Observers) -> LoaderFacts:
         batch_sampler=type(batches).__name__ if own_batches else None,
         preparing=observers.preparing.facts(loader),
         generators=observers.generators.facts(loader.dataset),
+        random_samples=observers.generators.draws(loader.dataset),
         iterable=iterable,
         sharded_by=sharded_by(loader) if iterable else None,
         prepares_at=dropped[0] if dropped else None,

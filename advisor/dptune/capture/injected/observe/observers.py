@@ -6,6 +6,7 @@ import functools
 from dataclasses import dataclass
 from typing import Any
 
+from dptune.capture.injected.observe.active_dropouts import ActiveDropouts
 from dptune.capture.injected.observe.anomaly import Anomaly
 from dptune.capture.injected.observe.averaging import Averaging
 from dptune.capture.injected.observe.batch_preparation import Preparing
@@ -20,6 +21,7 @@ from dptune.capture.injected.observe.dense_tables import DenseTables
 from dptune.capture.injected.observe.discarded_gradients import DiscardedGradients
 from dptune.capture.injected.observe.evaluation_mode import EvaluationMode
 from dptune.capture.injected.observe.float64 import Doubling
+from dptune.capture.injected.observe.frozen_features import FrozenFeatures
 from dptune.capture.injected.observe.frozen_norms import FrozenNorms
 from dptune.capture.injected.observe.garbage import Garbage
 from dptune.capture.injected.observe.generators import Generators
@@ -32,6 +34,7 @@ from dptune.capture.injected.observe.loss_scaling import LossScaling
 from dptune.capture.injected.observe.lost_updates import LostUpdates
 from dptune.capture.injected.observe.meters import Meters
 from dptune.capture.injected.observe.module_calls import ModuleCalls
+from dptune.capture.injected.observe.norm_samples import NormSamples
 from dptune.capture.injected.observe.optimizer_gradients import OptimizerGradients
 from dptune.capture.injected.observe.places import Places
 from dptune.capture.injected.observe.plateaus import Plateaus
@@ -42,9 +45,11 @@ from dptune.capture.injected.observe.same_results import SameResults
 from dptune.capture.injected.observe.saved_files import SavedFiles
 from dptune.capture.injected.observe.scaled_clipping import ScaledClipping
 from dptune.capture.injected.observe.shifted_labels import ShiftedLabels
+from dptune.capture.injected.observe.step_draws import StepDraws
 from dptune.capture.injected.observe.torch_warnings import Warned
 from dptune.capture.injected.observe.training_mode import TrainingMode
 from dptune.capture.injected.observe.unaveraged import Unaveraged
+from dptune.capture.injected.observe.undivided_losses import UndividedLosses
 from dptune.capture.injected.observe.unreached import Unreached
 from dptune.capture.injected.observe.unused_gradients import Unused
 from dptune.capture.injected.observe.weight_penalties import WeightPenalties
@@ -97,6 +102,11 @@ class Observers:
     unreached: Unreached
     zero_rates: ZeroRates
     plateaus: Plateaus
+    undivided_losses: UndividedLosses
+    norm_samples: NormSamples
+    active_dropouts: ActiveDropouts
+    step_draws: StepDraws
+    frozen_features: FrozenFeatures
 
     def stepped(self, optimizer: Any) -> None:
         """An optimizer has made a step."""
@@ -146,7 +156,8 @@ def observers() -> Observers:
     checkpointing.install()
     doubling = Doubling(places)
     doubling.install()
-    frozen_norms = FrozenNorms(places)
+    norm_samples = NormSamples()
+    frozen_norms = FrozenNorms(places, norm_samples.ran)
     frozen_norms.install()
     dense_tables = DenseTables(places)
     dense_tables.install()
@@ -160,12 +171,15 @@ def observers() -> Observers:
     optimizer_gradients = OptimizerGradients(places)
     module_calls = ModuleCalls()
     counted_padding = CountedPadding(places, module_calls)
+    undivided_losses = UndividedLosses(places)
     clipping = Clipping(places)
     clipping.install()
     saved_files = SavedFiles()
     saved_files.install()
     training_mode = TrainingMode(places)
-    meters.drawn = training_mode.drawn
+    step_draws = StepDraws(places)
+    frozen_features = FrozenFeatures(places, module_calls)
+    meters.drawn += [training_mode.drawn, step_draws.drawn, frozen_features.drawn]
     meters.before_graph += [
         counted_padding.before_pass,
         ignored_targets.before_pass,
@@ -174,12 +188,14 @@ def observers() -> Observers:
         weight_penalties.before_pass,
         discarded_gradients.before_pass,
         optimizer_gradients.before_pass,
+        undivided_losses.before_pass,
     ]
     meters.after_graph += [
         clipping.after_pass,
         discarded_gradients.after_pass,
         broadcast_losses.after_pass,
         optimizer_gradients.after_pass,
+        undivided_losses.after_pass,
     ]
     kept_weights = KeptWeights()
     kept_weights.install()
@@ -229,4 +245,9 @@ def observers() -> Observers:
         unreached=Unreached(places, module_calls),
         zero_rates=ZeroRates(places),
         plateaus=plateaus,
+        undivided_losses=undivided_losses,
+        norm_samples=norm_samples,
+        active_dropouts=ActiveDropouts(places),
+        step_draws=step_draws,
+        frozen_features=frozen_features,
     )

@@ -27,7 +27,7 @@ from dptune.capture.injected.observe.validation import UNKNOWN, definition, scop
 
 _FUNCTIONS = 60  # read in all
 _DEEPEST = 8  # parts within parts of a path
-_OF_RANK = re.compile(
+OF_RANK = re.compile(
     r"(?i)rank|main|master|primary|chief|lead|coordinat|proc|worker|replica|zero|host|node|dist|only|gpu|cuda|device|local"
 )
 _LEAVES = (ast.Return, ast.Raise, ast.Continue, ast.Break)
@@ -158,7 +158,7 @@ def _read_call(call: ast.Call, function: _Function, reading: _Reading) -> None:
 
 
 def _is_of_rank(*nodes: ast.AST) -> bool:
-    return any(_OF_RANK.search(ast.unparse(node)) for node in nodes)
+    return any(OF_RANK.search(ast.unparse(node)) for node in nodes)
 
 
 def _may_ask(node: ast.AST) -> bool:

@@ -147,11 +147,15 @@ class Recorder:
         self._observers.same_results.begin()
         self._observers.optimizer_gradients.begin()
         self._observers.clipping.begin()
+        self._observers.undivided_losses.begin()
+        self._observers.active_dropouts.begin()
+        self._observers.step_draws.begin()
         self._observers.counted_padding.begin()
         if not self._observers.places.compiled:
             self._observers.meters.padding.begin(self._observers.module_calls)
         self._observers.unreached.begin()
         self._observers.module_calls.begin()
+        self._observers.frozen_features.begin()
         self._live.claim(rank, stays=not self._ends_script)
         self._endings.install()
 
@@ -163,6 +167,7 @@ class Recorder:
         if take is not None:
             self._observers.repeated_forward.ticked()
             self._observers.same_results.ticked()
+            self._observers.frozen_features.ticked()
             take.facts.steps = self._agenda.step
             take.step(tally, skipped, last=bool(due), number=self._agenda.step + 1)
             for action, window in due:

@@ -1,0 +1,107 @@
+"""Modules that no optimizer trains, on the batch as the loader gives it."""
+
+import pytest
+
+pytest.importorskip("torch", reason="the module that is tested imports it")
+import torch
+from torch import nn
+
+from dptune.capture.injected.observe.frozen_features import FrozenFeatures
+from dptune.capture.injected.observe.module_calls import ModuleCalls
+
+
+class Places:
+    """What a script has made: one optimizer."""
+
+    compiled, engine = (), None
+
+    def __init__(self, optimizer):
+        self.optimizer = optimizer
+
+    def alive(self, kind):
+        return [self.optimizer] if isinstance(self.optimizer, kind) else []
+
+
+def encoder(*more):
+    return nn.Sequential(nn.Linear(6, 32), nn.ReLU(), *more, nn.Linear(32, 4))
+
+
+def watched(frozen, *, prepare=lambda x: x, gradients=False, steps=3, after_step=lambda frozen: None):
+    """The facts of steps that train a head on what a module makes of the batch."""
+    head = nn.Linear(4, 2)
+    optimizer = torch.optim.SGD(head.parameters(), 0.1)
+    calls = ModuleCalls()
+    observer = FrozenFeatures(Places(optimizer), calls)
+    calls.begin()
+    observer.begin()
+    for _ in range(steps):
+        x = torch.randn(8, 6)
+        observer.drawn((x, torch.zeros(8)))
+        with torch.set_grad_enabled(gradients):
+            features = frozen(prepare(x))
+        head(features).square().mean().backward()
+        optimizer.step()
+        after_step(frozen)
+        observer.ticked()
+    calls.end()
+    observer.end()
+    return observer.facts()
+
+
+def test_a_frozen_encoder():
+    (facts,) = watched(encoder().requires_grad_(False))
+    assert (facts.module, facts.calls, len(facts.step_ns)) == ("Sequential", 3, 3)
+    assert 0 < facts.step_share < 1
+    assert "test_frozen_features.py:" in facts.where
+
+
+@pytest.mark.parametrize(
+    "prepare",
+    [
+        lambda x: x.clone(),  # as on another device
+        lambda x: x.bfloat16().float(),
+        lambda x: x.view(8, 6),
+    ],
+)
+def test_copies_of_the_batch(prepare):
+    assert len(watched(encoder().requires_grad_(False), prepare=prepare)) == 1
+
+
+def test_a_module_without_gradients_by_its_call():
+    assert len(watched(encoder())) == 1
+
+
+def test_evaluation_mode_switches_dropout_off():
+    frozen = encoder(nn.Dropout(0.1), nn.BatchNorm1d(32)).requires_grad_(False)
+    assert watched(frozen) == []
+    assert len(watched(frozen.eval())) == 1
+
+
+@pytest.mark.parametrize(
+    "prepare",
+    [
+        lambda x: x + 0.1 * torch.randn_like(x),
+        lambda x: x.flip(0),
+        lambda x: torch.cat([x, x]),
+        lambda x: x.requires_grad_(),
+    ],
+)
+def test_other_inputs_than_the_batch(prepare):
+    assert watched(encoder().requires_grad_(False), prepare=prepare) == []
+
+
+def test_a_gradient_that_goes_through_it():
+    assert watched(encoder(), gradients=True) == []
+
+
+def test_weights_that_change():
+    def average(frozen):
+        with torch.no_grad():
+            for parameter in frozen.parameters():
+                parameter.mul_(0.99)
+
+    assert watched(encoder().requires_grad_(False), after_step=average) == []
+
+
+def test_one_step_is_not_enough():
+    assert watched(encoder().requires_grad_(False), steps=1) == []
