@@ -134,7 +134,8 @@ def _bars(screen: FirstScreen, width: int) -> Iterator[Line]:
         return
     yield BLANK
     names = [_name(bar) for bar in screen.bars]
-    column = max(map(len, names)) if len(screen.bars) > 1 or screen.bars[0].ranks != (0,) else 0
+    mean = "mean" if len(names) > 1 else ""  # over ranks, of which there is then more than one bar
+    column = max(map(len, (*names, mean))) if mean or screen.bars[0].ranks != (0,) else 0
     widest = width // 2 if width > LONGEST_SENTENCE else _WIDEST_BAR
     room = max(10, min(widest, width - column - 4 - max(len(_odd(bar)) for bar in screen.bars)))
     for bar, name in zip(screen.bars, names, strict=True):
@@ -142,7 +143,7 @@ def _bars(screen: FirstScreen, width: int) -> Iterator[Line]:
         lead = f" {name:<{column}}{mark} " if column else " "
         drawn = cells(zip(PARTS, bar.shares, strict=True), room)
         yield Span(lead, "error" if bar.marked else "plain"), *drawn, Span(f" {_odd(bar)}")
-    legend: list[Span] = [Span(" " * (column + 3 if column else 1))]
+    legend: list[Span] = [Span(f" {mean:<{column}}  " if column else " ", "dim")]
     used = len(legend[0].text)
     for part, share in screen.mean_shares():
         text = f" {part.name} {100 * share:.0f} %  " if share >= 0.01 else f" {part.name} <1 %  "
