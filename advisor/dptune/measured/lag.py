@@ -43,7 +43,7 @@ LAG_CLASSES: dict[LagCause, str] = {
     "gc": "garbage collection",
     "host": "its device waits for the host",
     "communication": "other collectives",
-    "unexplained": "idle time that the trace does not explain",
+    "unexplained": "unexplained idle time",
 }
 
 
