@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import PurePath
 
 from dptune.advice import Report
-from dptune.present.first_screen import Bar, FirstScreen, Fix, first_screen, sentences_of, verdict_role
+from dptune.present.first_screen import EXPLAIN, Bar, FirstScreen, Fix, first_screen, sentences_of, verdict_role
 from dptune.present.lines import BLANK, LONGEST_SENTENCE, Line, Role, Span, command_line, line, wrapped
 from dptune.present.sections import kernels
 from dptune.present.step_classes import PARTS, cells
@@ -45,7 +45,7 @@ def first(report: Report, width: int, keys: bool = False, patches: bool = True) 
     screen = first_screen(report, patches=patches)
     above = [
         *_run(screen, width),
-        line("─" * width, "dim"),
+        *([] if keys else [line("─" * width, "dim")]),  # lines of a small full screen are few
         *_verdict(screen, width, keys),
         *_sentences(screen, width, keys),
         *_bars(screen, width),
@@ -53,7 +53,7 @@ def first(report: Report, width: int, keys: bool = False, patches: bool = True) 
         *_kernels(report, width),
         BLANK,
     ]
-    above += _next(replace(screen, next=_led(screen.next, keys)), width, MOST_LINES - len(above) - 1)
+    above += _next(_with_keys(screen) if keys else screen, width, MOST_LINES - len(above) - 1)
     yield from above
     room = MOST_LINES - len(above) - 1
     for number, text in enumerate(reversed(screen.unseen)):  # what was not checked matters more than how times are had
@@ -113,6 +113,12 @@ def _sentences(screen: FirstScreen, width: int, keys: bool) -> Iterator[Line]:
     verdict, *cause = (_led(text, keys) for text in screen.sentences)
     yield from _short(verdict, width, _MOST_SENTENCE, " ")
     yield from _fitting(cause, width, _MOST_CAUSE, " ")
+
+
+def _with_keys(screen: FirstScreen) -> FirstScreen:
+    """The screen with keys in place of options, without the command that the key of a recommendation answers."""
+    commands = tuple(command for command in screen.commands if command[0] != EXPLAIN)
+    return replace(screen, next=_led(screen.next, keys=True), commands=commands)
 
 
 def _led(text: str, keys: bool) -> str:
