@@ -13,6 +13,7 @@ from textual.theme import BUILTIN_THEMES
 
 from dptune.advice import Report
 from dptune.present.tui.app import ReportApp
+from dptune.present.tui.cards import _cells
 from dptune.present.tui.palette import DARK, LIGHT
 from dptune.trace.run import Run
 
@@ -78,6 +79,13 @@ async def test_the_title_of_a_page_can_be_read(recorded: tuple[Run, Report], the
         assert style.color is not None
         assert style.bgcolor is not None
         assert contrast(Color.from_rich_color(style.color), Color.from_rich_color(style.bgcolor)) >= 4.5
+
+
+def test_a_row_of_low_confidence_is_not_dim(recorded: tuple[Run, Report]) -> None:
+    """Selected, under NO_COLOR, dim text has 3.6 to 1."""
+    _, report = recorded
+    (low,) = [advice for advice in report.advice if advice.confidence == "low"]
+    assert "dim" not in str(_cells(low, report)["fix"].style)
 
 
 async def test_what_to_do_next_is_whole_on_a_small_screen(real_traces: Path) -> None:
