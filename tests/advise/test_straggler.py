@@ -270,7 +270,7 @@ def test_what_differs_is_named_with_times_and_its_share_and_the_rest_is_unexplai
         "recorded. "
         "The other ranks spend 50 % of their time waiting; replayed without its delays, a step is 40 % shorter."
     )
-    assert told.next == "Find out what differs on rank 1 in `# arch`."
+    assert told.next == "Find out what rank 1 does in `# arch` before `aten::empty`: Python, file I/O or sleeps."
 
 
 @pytest.mark.parametrize(("basis", "replayed"), [("bound", True), ("replayed", False)])
@@ -341,7 +341,7 @@ def test_of_many_ranks_next_is_to_look_at_a_late_one_whose_finding_is_doubtful(m
     """Its cause is not known, but the outliers name it and its host."""
     late = make_late(4_000, spends="compute_ns", cause=None, gain=0.3)
     known = {"kind": "rank", "place": "1", "ranks": [1], "hosts": ["node7"], "lag_ns": 4_000 * US}
-    place = LatePlace(**known, late_share=1.0, cause="idle time of unknown cause")
+    place = LatePlace(**known, late_share=1.0, cause="unexplained idle time")
     lag = RankLag(rank=1, lag_ns=4_000 * US, steps_ns=[4_000 * US])
     of_many = {"steps": [1], "threshold_ns": 1, "latest_ns": 4_000 * US, "latest_ranks": 1}
     found = OutlierFigures(**of_many, late=[place], ranks=[lag])
@@ -349,7 +349,7 @@ def test_of_many_ranks_next_is_to_look_at_a_late_one_whose_finding_is_doubtful(m
     many = late.model_copy(update={"outliers": found, "missing": missing})
     doubtful = make_advice(title="Rank 1 arrives 4 ms late", impact="low", confidence="low", changes=[])
     other = make_advice("XX102", impact="low", confidence="low")
-    look = "XX101 (low confidence): Find out why rank 1 on node7 is late: idle time of unknown cause."
+    look = "XX101 (low confidence): Find out why rank 1 on node7 is late: unexplained idle time."
     for advice in ([doubtful], [doubtful, other]):
         told = said(many, advice)
         assert (told.label, told.rule) == ("Straggler-bound", "XX101")  # whose commands the first screen shows

@@ -51,7 +51,7 @@ def test_two_slow_hosts_three_stragglers_and_one_slow_link(tmp_path: Path) -> No
         assert place.lag_ns == pytest.approx(1000 * extra, rel=0.1), place.place
         assert place.late_share == 1.0
         slow_gpu = place.cause.startswith("slow GPU: same kernels 1.1")
-        assert slow_gpu if place.kind == "host" else place.cause == "idle time of unknown cause"
+        assert slow_gpu if place.kind == "host" else place.cause == "unexplained idle time"
     assert sorted(device.rank for device in found.slow_devices) == slow
     assert {device.host for device in found.slow_devices} == {"node03", "node10"}
     (link,) = found.slow_links

@@ -66,6 +66,12 @@ def test_nothing_is_drawn_of_no_sizes() -> None:
     assert not list(plot([], 80))
 
 
+def test_nothing_is_drawn_of_one_size() -> None:
+    one = link().model_copy(update={"sizes": link().sizes[1:2]})
+    assert not list(plot([one, one.model_copy(update={"kind": "all_gather"})], 80))
+    assert list(plot([one, link().model_copy(update={"sizes": link().sizes[:1]})], 80))
+
+
 def test_links_of_many_groups_of_one_size_are_one_letter() -> None:
     """As of a thousand ranks with tensor parallelism inside each host."""
     many = [link().model_copy(update={"ranks": [2 * at, 2 * at + 1]}) for at in range(250)]

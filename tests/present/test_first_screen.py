@@ -14,7 +14,7 @@ from dptune.advise.trust import PROFILER_CHEAP
 from dptune.commands.report import SECTION_NAMES
 from dptune.finding import Finding
 from dptune.measured import StragglerFigures
-from dptune.present import text
+from dptune.present import html, text
 from dptune.present.first_screen import PARTS, first_screen, fix_of, verdict_role
 from dptune.present.lines import command_line
 from dptune.present.sections.first import _whole_clauses
@@ -200,6 +200,17 @@ def test_equal_ranks_share_a_bar_and_the_straggler_has_its_own() -> None:
     shown = text.first_screen(report)
     assert " r1    ▶ " in shown
     assert " r0,2-3  " in shown
+
+
+def test_shares_of_several_bars_are_called_their_mean() -> None:
+    """10 % of one rank's step and 30 % of the other's: neither bar has the 20 % of the legend."""
+    several = of_ranks([(0.1, 0), (0.3, 0)])
+    assert re.search(r"^ mean  .*[?▚] comm or waiting 20 %", text.first_screen(several), re.MULTILINE)
+    assert "<li>mean over ranks:</li>" in html.page(several)
+    alike = of_ranks([(0.2, 0), (0.2, 0)])
+    assert "comm or waiting 20 %" in text.first_screen(alike)
+    assert "mean  " not in text.first_screen(alike)
+    assert "mean over ranks" not in html.page(alike)
 
 
 def test_a_straggler_that_the_report_does_not_name_is_not_marked() -> None:

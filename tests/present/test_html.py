@@ -152,12 +152,24 @@ def test_the_page_begins_with_the_first_screen() -> None:
     assert links[: len(screen.fixes)] == [f"#advice-{fix.rule}" for fix in screen.fixes]
 
 
+def test_a_link_to_the_page_shows_the_rates_and_the_verdict(report: Report) -> None:
+    whole = read(page_of("accumulation_without_no_sync"))
+    (described,) = [had["content"] for tag, had in whole.seen if tag == "meta" and had.get("name") == "description"]
+    assert described == (
+        "72.1 ms/step, 14,200 samples/s. 21 % of each step is exposed communication, 10 % waits for late ranks."
+    )
+    evil = report.headline.model_copy(update={"verdict": EVIL})
+    (tag,) = re.findall(r'<meta name="description".*', page(report.model_copy(update={"headline": evil})))
+    assert len(re.findall("[<>]", tag)) == 2
+
+
 def test_a_straggler_is_marked_and_drawn_above_a_usual_rank(real_traces: Path) -> None:
     run, report = reading.run_and_report_of(real_traces / "torchrec_straggler_4xv100")
     written = whole_page(run, report)
     assert_links_resolve(read(written))
     marked = re.findall(r'<div class="name late">(.*?)</div>', written)
-    assert marked == ["\N{BLACK RIGHT-POINTING TRIANGLE} r2"] * 3  # on the first screen, in the breakdown, by step
+    mark = "\N{BLACK RIGHT-POINTING TRIANGLE} r2"
+    assert marked == [mark, mark, f"{mark}: 1,005&nbsp;ms"]  # on the first screen, in the breakdown, by step
     assert re.findall(r'<tr class="late"><td[^>]*>(.*?)</td>', written) == ["2"]
     timeline = written[written.index('<section id="timeline">') :]
     assert timeline.index("Rank 2 (straggler)") < timeline.index("(usual)")

@@ -172,6 +172,9 @@ def test_nothing_runs_over_the_edge_of_a_phone(
 
 # How wide each part of a bar is.
 PARTS = 'page => [...page.querySelectorAll("#summary .bar span")].map(part => part.getBoundingClientRect().width)'
+# The parts with a caption: the color of the line before each, and whether its name is seen beside the caption.
+NAMED = """page => [...page.querySelectorAll("#summary .bar span:not(:empty)")].map(part => [
+  getComputedStyle(part).boxShadow, part.querySelector("i").offsetTop < part.offsetTop + 5])"""
 SORTED = """page => {
   const table = page.querySelector("#kernel-table table"), shares = () => [...table.tBodies[0].rows].map(
     row => row.cells[row.cells.length - 1].dataset.v);
@@ -187,16 +190,25 @@ SORTED = """page => {
 
 @pytest.fixture(scope="module")
 def found_in_sample(chromium: list[str], recorded: Path) -> Any:
-    """What OVERFLOW, PARTS and SORTED find, in one start of the browser."""
-    return framed(chromium, recorded, f"page => [{OVERFLOW}, {PARTS}, {SORTED}].map(find => find(page))")
+    """What OVERFLOW, PARTS, SORTED and NAMED find, in one start of the browser."""
+    return framed(chromium, recorded, f"page => [{OVERFLOW}, {PARTS}, {SORTED}, {NAMED}].map(find => find(page))")
 
 
 def test_a_sample_fits_a_phone_and_its_bars_show_every_part(found_in_sample: list[Any]) -> None:
-    overflow, widths, _ = found_in_sample
+    overflow, widths, *_ = found_in_sample
     assert overflow == [390, []]
     assert len(widths) >= 4  # compute, communication, waiting, idle
     assert all(width > 2 for width in widths)
     assert sum(widths) < 390
+
+
+def test_parts_are_told_apart_without_color(found_in_sample: list[Any]) -> None:
+    """In grey, compute and exposed communication are nearly the same."""
+    (first_line, is_named), *others = found_in_sample[3]
+    assert (first_line, is_named) == ("none", True)
+    assert others
+    assert all("2px" in line for line, _ in others)
+    assert [named for _, named in others][-1] is False  # it has room for its share alone
 
 
 def test_a_click_on_a_header_sorts_its_table(found_in_sample: list[Any]) -> None:

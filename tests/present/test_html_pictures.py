@@ -147,6 +147,12 @@ def test_the_parts_of_a_bar_are_as_wide_as_their_shares() -> None:
     assert "1 %" not in drawn  # no room for it
 
 
+def test_a_part_is_named_in_the_bar_where_its_caption_is() -> None:
+    drawn = charts.bar([charts.Part(0.9, "#009e73", "", "90 %", "a<b"), charts.Part(0.01, "#000", "", "1 %", "idle")])
+    assert ">90 %<i>a&lt;b</i></span>" in drawn
+    assert "idle" not in drawn
+
+
 @pytest.mark.long
 def test_the_latest_of_many_ranks_are_drawn_and_the_table_has_all(report: Report) -> None:
     """Rank 713 of 1,000 alone arrives late."""
@@ -160,7 +166,7 @@ def test_the_latest_of_many_ranks_are_drawn_and_the_table_has_all(report: Report
     )
     report = of(report, measured)
     for written in (body(ranks(report)), body(lateness(report))):
-        names = re.findall(r'<div class="name">r(\d+)<', written)
+        names = re.findall(r'<div class="name">r(\d+)[:<]', written)
         assert names == ["713", *(str(rank) for rank in range(969, 1000))]
         assert "32 of 1,000 ranks, those that arrive latest; the rank table has all." in written
     rows = body(rank_table(report))
@@ -175,7 +181,7 @@ def test_of_many_ranks_that_are_not_late_few_are_drawn(report: Report) -> None:
     lags = [[3.0 if rank == 713 else 0.0] * 5 for rank in range(1000)]
     measured = measured_run(world=1000, lags_ms=lags, spent=[account(0.2, 0.1, 0.0)] * 1000)
     for written in (body(ranks(of(report, measured))), body(lateness(of(report, measured)))):
-        names = re.findall(r'<div class="name">r(\d+)<', written)
+        names = re.findall(r'<div class="name">r(\d+)[:<]', written)
         assert names == [*map(str, range(7)), "713"]
         assert "8 of 1,000 ranks, those that arrive latest; the rank table has all." in written
     table = body(rank_table(of(report, measured)))
@@ -206,6 +212,7 @@ def test_a_cell_is_darker_where_the_rank_is_later(report: Report) -> None:
     boxes = elements(body(lateness(of(report, measured))), "rect")
     assert [float(box.get("fill-opacity", "1")) for box in boxes] == [0.06, 0.06, 0.53, 1.0]
     assert "rank 1, step 1: 10.0 ms late" in tooltips(body(lateness(of(report, measured))))
+    assert '<div class="name">r1: 7.50 ms</div>' in body(lateness(of(report, measured)))
     assert list(lateness(of(report, measured_run(lags_ms=[[0], [0]], steps=1)))) == []
 
 
@@ -275,6 +282,13 @@ def test_the_bandwidth_of_links_is_drawn_with_the_peak_and_what_was_fitted(repor
     heights = [float(str(dot.get("d")).split(" ")[1].removesuffix("h0")) for dot in dots[:6]]
     assert heights == sorted(heights, reverse=True)  # larger messages carry more, which is higher up
     assert list(links(of(report, measured_run(links=[])))) == []
+
+
+def test_links_of_one_message_size_are_left_to_the_table(report: Report) -> None:
+    one, other = (of_links.model_copy(update={"sizes": of_links.sizes[:1]}) for of_links in [link("trace", 25.0)] * 2)
+    assert list(links(of(report, measured_run(links=[one, other.model_copy(update={"kind": "all_gather"})])))) == []
+    larger = other.model_copy(update={"sizes": link("trace", None).sizes[1:2]})
+    assert len(elements(body(links(of(report, measured_run(links=[one, larger])))), "path")) == 2
 
 
 def test_kernels_are_drawn_by_class_the_longest_first(report: Report) -> None:

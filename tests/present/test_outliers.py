@@ -32,7 +32,7 @@ def test_the_section_names_places_and_what_they_cost(report: Report) -> None:
     lines = text.sections(report, ["outliers"], 100).splitlines()
     assert lines[0] == "Outliers among 16 ranks"
     assert "own delay ms" in lines[1]
-    assert re.search(r"^  14 +gpu-3.example +2\.5\d* +100 %  idle time of unknown cause$", lines[2])
+    assert re.search(r"^  14 +gpu-3.example +2\.5\d* +100 %  unexplained idle time$", lines[2])
     assert re.search(r"^  4-7 +host gpu-1.example +1\.\d+ +100 %  slow GPU: same kernels 1\.1\dx$", lines[3])
     words = " ".join(line.strip() for line in lines)
     assert re.search(r"without the delays of rank 14, .* without the delays of the 5 slowest ranks\.", words)

@@ -541,6 +541,12 @@ async def test_of_a_straggler_the_first_setting_removes_it(real_traces: Path) ->
         await see(pilot, "> remove straggler unchanged > straggler.removed", "7")
 
 
+async def test_what_a_changed_setting_is_now_is_not_cut() -> None:
+    run, report = reading.sample("gpu/ranks-nccl-fsdp")
+    async with ReportApp(report, run).run_test(size=SMALL) as pilot:
+        await see(pilot, "> float32 products < high (now highest) precision.float3", "7")
+
+
 async def test_the_legend_names_what_is_drawn(recorded: tuple[Run, Report]) -> None:
     run, report = recorded
     async with ReportApp(report, run).run_test(size=SMALL) as pilot:

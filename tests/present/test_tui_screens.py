@@ -13,11 +13,12 @@ from textual.theme import BUILTIN_THEMES
 
 from dptune.advice import Report
 from dptune.present.tui.app import ReportApp
+from dptune.present.tui.cards import _cells
 from dptune.present.tui.palette import DARK, LIGHT
 from dptune.trace.run import Run
 
 from .. import reading  # noqa: TID252 - tests are no installed package
-from .test_tui import LARGE, SMALL, see, settled
+from .test_tui import LARGE, SMALL, flat, see, settled
 
 SAMPLES = Path(__file__).parents[2] / "sample_traces"
 TABS = {
@@ -41,14 +42,19 @@ def luminance(color: Color) -> float:
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
 
+def contrast(one: Color, other: Color) -> float:
+    """WCAG 2: 4.5 is the least for text."""
+    low, high = sorted((luminance(one), luminance(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
 @pytest.mark.parametrize(("name", "hues"), [("textual-dark", DARK), ("textual-light", LIGHT)])
 @pytest.mark.parametrize("where", ["background", "surface", "panel"])
 def test_colored_text_can_be_read(name: str, hues: TerminalTheme, where: str) -> None:
     """4.5 to 1, the least that WCAG 2 asks of text, wherever colored text is."""
-    back = luminance(Color.parse(BUILTIN_THEMES[name].to_color_system().generate()[where]))
+    back = Color.parse(BUILTIN_THEMES[name].to_color_system().generate()[where])
     for number in range(1, 7):
-        low, high = sorted((back, luminance(Color(*hues.ansi_colors[number]))))
-        assert (high + 0.05) / (low + 0.05) >= 4.5, HUES[number - 1]
+        assert contrast(back, Color(*hues.ansi_colors[number])) >= 4.5, HUES[number - 1]
 
 
 @pytest.fixture(scope="module")
@@ -58,6 +64,36 @@ def recorded() -> tuple[Run, Report]:
     read = report.run.model_copy(update={"sources": [Path(one).name for one in report.run.sources]})
     named = report.measured.model_copy(update={"ranks": ranks})
     return run, report.model_copy(update={"measured": named, "run": read})
+
+
+@pytest.mark.parametrize("theme", ["textual-dark", "textual-light"])
+async def test_the_title_of_a_page_can_be_read(recorded: tuple[Run, Report], theme: str) -> None:
+    run, report = recorded
+    app = ReportApp(report, run)
+    async with app.run_test(size=SMALL) as pilot:
+        app.theme = theme
+        await settled(pilot, "Keys (Escape closes)", "question_mark")
+        segments = (segment for strip in app.screen._compositor.render_strips() for segment in strip)
+        (style,) = [segment.style for segment in segments if "Keys (Escape closes)" in segment.text]
+        assert style is not None
+        assert style.color is not None
+        assert style.bgcolor is not None
+        assert contrast(Color.from_rich_color(style.color), Color.from_rich_color(style.bgcolor)) >= 4.5
+
+
+def test_a_row_of_low_confidence_is_not_dim(recorded: tuple[Run, Report]) -> None:
+    """Selected, under NO_COLOR, dim text has 3.6 to 1."""
+    _, report = recorded
+    (low,) = [advice for advice in report.advice if advice.confidence == "low"]
+    assert "dim" not in str(_cells(low, report)["fix"].style)
+
+
+async def test_what_to_do_next_is_whole_on_a_small_screen(real_traces: Path) -> None:
+    run, report = reading.run_and_report_of(real_traces / "nanogpt_8xh100")
+    async with ReportApp(report, run).run_test(size=SMALL) as pilot:
+        seen = flat(await settled(pilot, "Next"))
+    assert "work that only this rank does." in seen
+    assert "rules explain" not in seen, "w on tab 2 explains it"
 
 
 def without_scroll_bar(row: str) -> str:

@@ -154,6 +154,15 @@ def test_gathered_layers_that_are_kept_are_gathered_once(told):
     assert advice.confidence == "medium"
 
 
+def test_what_a_change_sets_is_not_repeated_below_it(told):
+    room = {"device": DeviceFacts("cpu", available_bytes=10**9)}
+    sharded = FsdpFacts(2, modules=["Block"], reshard_after_forward=True, mesh=[2], root=True, where="train.py:5")
+    (advice,) = told(sharded=sharded, facts=room)
+    (change,) = advice.changes
+    assert (change.knob, change.then, str(change.at)) == ("wrapper", "ddp", "train.py:5")
+    assert advice.remedy.startswith("Or pass `reshard_after_forward=False`")
+
+
 @pytest.mark.parametrize(("withheld", "fires"), [(0.04, True), (0.05, False)])
 def test_on_a_busy_machine_waits_for_cores_look_like_gathering(told, hand_made, withheld, fires):
     load = {"host": "one", "window": "untraced", "cores": 2, "job_cores": 1.0, "other_cores": 0.5}

@@ -81,9 +81,10 @@ def compare_ranks(late: StragglerFigures) -> str:
     if named.kind in _SLOW:
         slow, compared = _SLOW[named.kind]
         return f"Compare the {slow} of rank {late.rank} with the others: {compared}."
-    if named.kind == "gap":
-        return f"Find out what rank {late.rank} does before `{named.short}`: Python, file I/O or sleeps."
     where = f" ({named.at})" if named.known("at") else ""
+    if named.gap_before:
+        within = "" if named.kind == "gap" else f"in `{named.short}`{where} "
+        return f"Find out what rank {late.rank} does {within}before `{named.gap_before}`: Python, file I/O or sleeps."
     return f"Find out what differs on rank {late.rank} in `{named.short}`{where}."
 
 

@@ -31,7 +31,7 @@ LAG_CAUSES: dict[LagCause, str] = {
     "gc": "Python garbage collection",
     "host": "its device idles while the host runs Python, file I/O, sleeps, blocking calls or launches",
     "communication": "it is busy in other collectives",
-    "unexplained": "its device is idle, cause unknown",
+    "unexplained": "its device is idle, and the trace does not show why",
 }
 
 # The same causes, briefly.
@@ -43,7 +43,7 @@ LAG_CLASSES: dict[LagCause, str] = {
     "gc": "garbage collection",
     "host": "its device waits for the host",
     "communication": "other collectives",
-    "unexplained": "idle time of unknown cause",
+    "unexplained": "unexplained idle time",
 }
 
 
@@ -104,6 +104,14 @@ class LagDifference(Figures):
             return "CPU operators in general"
         return f"{'the time before ' if self.kind == 'gap' else ''}`{self.short}`"
 
+    @property
+    def gap_before(self) -> str:
+        """The operator before which nothing runs, where that time accounts for most of the difference; else empty."""
+        if self.kind == "gap":
+            return self.short
+        detail = self.known("detail") or ""
+        return cut(detail.removeprefix(_BEFORE)) if detail.startswith(_BEFORE) else ""
+
     def words(self, rank: int) -> str:
         """What takes how long on the late rank and on the others."""
         times = f"{_ms(self.rank_ns)} on rank {rank}, {_ms(self.others_ns)} on the others"
@@ -122,8 +130,8 @@ class LagDifference(Figures):
         if not self.known("detail") or self.detail_rank_ns == self.rank_ns:
             return said
         spent, usual = _ms(self.detail_rank_ns), f"({_ms(self.detail_others_ns)} on the others)"
-        if self.detail.startswith(_BEFORE):
-            return f"{said}: no operator runs for {spent} before `{cut(self.detail.removeprefix(_BEFORE))}` {usual}"
+        if self.gap_before:
+            return f"{said}: no operator runs for {spent} before `{self.gap_before}` {usual}"
         return f"{said}: {spent} in `{cut(self.detail)}` {usual}"
 
 

@@ -26,6 +26,7 @@ from dptune.runfile.ranks import spans
 
 MOST_FIXES = 3
 MOST_BARS = 4
+EXPLAIN = "Explain"  # the command that explains a rule
 _BESIDE = 15  # characters, of a sentence that is no more than a command: `How: ...`
 _ALIKE = 0.03  # of a step, by which no class of two ranks differs that share a bar
 _LEAST_SHARE = 0.005  # of a step: a class of less is not in the legend, unless a bar shows it
@@ -358,7 +359,7 @@ def _commands(first: Advice | None, path: str, patches: bool) -> list[tuple[str,
     if patches and any(change.at for change in first.changes):
         run = f" {path}" if path else ""
         found.append(("Apply", f"dptune report{run} --patch --advice {first.rule} | git apply"))
-    return found or [("Explain", f"dptune rules explain {first.rule}")]
+    return found or [(EXPLAIN, f"dptune rules explain {first.rule}")]
 
 
 def _without_commands(text: str, commands: Sequence[tuple[str, str]]) -> str:

@@ -132,12 +132,14 @@ def check(run: RunView) -> Iterator[Advice]:
         less = ONCE.replace(" gathers", f" ({where}) gathers") if where else ONCE
     taken = run.measured.sharding
     all_of_it = repeated or less == _WHOLE
+    replicated = all_of_it and not repeated
     most = taken.most_share + run.slowed_share("sharding") if all_of_it else taken.again_most_share
-    saves = _saving(run, sharded[0].version, all_of_it and not repeated, most, _ALL if all_of_it else _AGAIN)
+    saves = _saving(run, sharded[0].version, replicated, most, _ALL if all_of_it else _AGAIN)
     if saves.predicted_share is not None:
         impact = run.impact(saves.predicted_share, WORTH_SHARE)
     if impact is None:
         return
+    changes = _replicated(run) if replicated else _kept(run)
     yield Advice(
         rule=RULE.code,
         slug=RULE.name,
@@ -146,8 +148,8 @@ def check(run: RunView) -> Iterator[Advice]:
         title=f"All-gathers of sharded parameters take {100 * share:.0f} % of a step, and memory has room: {less}",
         why=f"Each layer is gathered before {'each' if repeated else 'its'} forward pass{AGAIN if reshards else ''}; "
         "unsharded parameters are never gathered.",
-        changes=_replicated(run) if all_of_it and not repeated else _kept(run),
-        remedy=_remedy(sharded[0].version, where, all_of_it and not repeated, kept),
+        changes=changes,
+        remedy=_remedy(sharded[0].version, where, replicated, kept, bool(changes)),
         saves=saves,
         confidence="low" if kept or _is_doubtful(run, beyond_share) else "medium",
         evidence=[
@@ -178,8 +180,10 @@ def _is_doubtful(run: RunView, share: float) -> bool:
     return share < FAIR_SHARE or _small_units(run) or unsure
 
 
-def _remedy(version: int, where: str | None, whole: bool, kept: bool) -> str:
-    """What to change in the script; `whole`: memory has room for replicas; `kept`: layers stay gathered already."""
+def _remedy(version: int, where: str | None, whole: bool, kept: bool, changed: bool) -> str:
+    """What to change in the script; `whole`: memory has room for replicas; `kept`: layers stay gathered already;
+    `changed`: a change of the setting comes before it.
+    """
     wrapper, keeps = (
         ("FullyShardedDataParallel", "sharding_strategy=ShardingStrategy.SHARD_GRAD_OP")
         if version == 1
@@ -189,8 +193,9 @@ def _remedy(version: int, where: str | None, whole: bool, kept: bool) -> str:
     if whole:
         to_try = "" if version == 1 else " (to try it: `--set fsdp.reshard_after_forward=false`)"
         less = "" if kept else f" Or pass `{keeps}`, which needs less memory{to_try}."
-        return f"Use `DistributedDataParallel` in place of `{wrapper}`{place}.{less}"
-    return f"Pass `{keeps}` to `{wrapper}`{place}."
+        first = "" if changed else f"Use `DistributedDataParallel` in place of `{wrapper}`{place}."
+        return f"{first}{less}".strip()
+    return "" if changed else f"Pass `{keeps}` to `{wrapper}`{place}."
 
 
 def _replicated(run: RunView) -> list[Change]:

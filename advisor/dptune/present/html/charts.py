@@ -21,12 +21,13 @@ _LEAST_MARK = 0.5  # units: what is too short to be seen is drawn that long
 
 
 class Part(NamedTuple):
-    """A part of a bar."""
+    """A part of a bar; the caption is drawn where it has room, with the name behind it where that has room, too."""
 
     share: float
     color: str
     tooltip: str
     caption: str = ""
+    name: str = ""
 
 
 class Box(NamedTuple):
@@ -53,6 +54,8 @@ def bar(parts: Iterable[Part]) -> str:
         if part.share <= 0:
             continue
         caption = text(part.caption) if part.share >= _LEAST_CAPTION else ""
+        if caption and part.name:
+            caption += f"<i>{text(part.name)}</i>"
         ink = "#fff" if part.color in DARK else "#000"
         look = f"width:{100 * part.share:.2f}%;background:{shade(part.color)};color:{ink}"
         pieces.append(f'<span style="{look}" title="{text(part.tooltip)}">{caption}</span>')

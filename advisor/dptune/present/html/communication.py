@@ -12,7 +12,7 @@ from dptune.present.amounts import between, data, number, percent, several
 from dptune.present.html import charts
 from dptune.present.html.markup import Section, key, note
 from dptune.present.html.style import COLORS, PALETTE
-from dptune.present.sections.bandwidth import fitted, points, series
+from dptune.present.sections.bandwidth import drawable, fitted, points, series
 from dptune.present.sections.overlap import MOST_COLLECTIVES, named_rows
 
 _HIDDEN, _TRANSFER, _WAITING = COLORS["compute"], COLORS["communication"], COLORS["waiting"]
@@ -55,12 +55,12 @@ def _parts(row: CommunicationFigures, longest: int, window_ns: int) -> Iterator[
         ("waiting", _WAITING, waiting_ns),
     ):
         share = percent(part_ns / window_ns)
-        yield charts.Part(part_ns / longest, color, f"{row.kind}: {words} {share} of the step", share)
+        yield charts.Part(part_ns / longest, color, f"{row.kind}: {words} {share} of the step", share, words)
 
 
 def links(report: Report) -> Iterator[Section]:
     """Bus bandwidth by message size as measured, with the fitted line and the peak of the link."""
-    drawn = [link for link in report.measured.known("links") or [] if points(link)]
+    drawn = drawable(report.measured.known("links") or [])
     if not drawn:
         return
     measured = [point for link in drawn for point in points(link)]

@@ -9,14 +9,17 @@ from dptune.present.html.script import SORT, policy
 from dptune.present.html.style import CSS
 
 
-def document(title: str, first: Iterable[str], sections: Sequence[Section], footer: str) -> str:
-    """The whole page, one file that fetches nothing. `first` is above the links to the sections."""
+def document(title: str, first: Iterable[str], sections: Sequence[Section], footer: str, description: str = "") -> str:
+    """The whole page, one file that fetches nothing. `first` is above the links to the sections; `description` is what
+    a chat shows of a link to the page.
+    """
     parts = [
         "<!doctype html>",
         '<html lang="en"><head><meta charset="utf-8">',
         '<meta name="viewport" content="width=device-width, initial-scale=1">',
         f'<meta http-equiv="Content-Security-Policy" content="{policy()}">',
         f"<title>{text(title)}</title>",
+        f'<meta name="description" content="{text(description)}">' if description else "",
         f"<style>{CSS}</style></head><body><main>",
         *first,
         "<nav>",

@@ -43,10 +43,11 @@ def _bars(screen: FirstScreen) -> Iterator[str]:
     if any(bar.marked for bar in screen.bars):
         yield note(f"{charts.MARK}straggler; ranks with similar steps share a bar (their mean)")
     shares = screen.mean_shares()
-    yield key(
+    colors = [
         (part.color, f"{part.name} {100 * share:.0f} %" if share >= 0.01 else f"{part.name} <1 %")
         for part, share in shares
-    )
+    ]
+    yield key(colors, "mean over ranks:" if len(screen.bars) > 1 else "")
 
 
 def _name(bar: Bar) -> str:
@@ -55,7 +56,7 @@ def _name(bar: Bar) -> str:
 
 def _bar(bar: Bar) -> str:
     return charts.bar(
-        charts.Part(share, part.color, f"{part.name} {100 * share:.1f} %", f"{100 * share:.0f} %")
+        charts.Part(share, part.color, f"{part.name} {100 * share:.1f} %", f"{100 * share:.0f} %", part.name)
         for part, share in zip(PARTS, bar.shares, strict=True)
     )
 

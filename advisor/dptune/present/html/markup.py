@@ -60,10 +60,11 @@ def note(words: str) -> str:
     return f'<p class="faint small">{prose(words)}</p>' if words else ""
 
 
-def key(entries: Iterable[tuple[str, str]]) -> str:
-    """What each color stands for."""
-    items = "".join(f'<li><span style="background:{shade(color)}"></span>{prose(name)}</li>' for color, name in entries)
-    return f'<ul class="key">{items}</ul>' if items else ""
+def key(entries: Iterable[tuple[str, str]], heading: str = "") -> str:
+    """What each color stands for, after what all entries are."""
+    items = [f"<li>{text(heading)}</li>"] if heading else []
+    items += [f'<li><span style="background:{shade(color)}"></span>{prose(name)}</li>' for color, name in entries]
+    return f'<ul class="key">{"".join(items)}</ul>' if items else ""
 
 
 def labelled(lines: Iterable[Line]) -> Iterator[str]:

@@ -52,7 +52,8 @@ def page(report: Report, details: RunDetails | None = None) -> str:
         shares = "Shares are of the whole recording."
     footer = f"Made by dptune {report.dptune}. {shares}"
     title = f"dptune: {screen.label}, {report.run.subject}"
-    return document(title, first(screen, advice.anchors(report.advice)), sections, footer)
+    description = ". ".join(filter(None, [", ".join(screen.rates), *screen.sentences[:1]])).replace("`", "")
+    return document(title, first(screen, advice.anchors(report.advice)), sections, footer, description)
 
 
 def _sections(report: Report, details: RunDetails) -> Iterator[Section]:

@@ -52,19 +52,28 @@ def ranks(report: Report) -> Iterator[Section]:
 
 
 def lateness(report: Report) -> Iterator[Section]:
-    """A row of cells for each rank: the stronger the color, the later it arrives in that step."""
+    """A row of cells for each rank, beside its late time: the stronger the color, the later it is in that step."""
     known = [(rank.rank, arrival) for rank in report.measured.ranks if (arrival := rank.known("arrival")) is not None]
     late = _latest(known, lambda pair: sum(step.lag_ns for step in pair[1].steps))
-    rows = [(rank, [(step.number, step.lag_ns) for step in arrival.steps]) for rank, arrival in sorted(late)]
-    most = max((lag_ns for _, lags in rows for _, lag_ns in lags), default=0)
+    rows = [
+        (rank, arrival.lag_ns, [(step.number, step.lag_ns) for step in arrival.steps])
+        for rank, arrival in sorted(late, key=lambda pair: pair[0])
+    ]
+    most = max((lag_ns for _, _, lags in rows for _, lag_ns in lags), default=0)
     if len(rows) < 2 or not most:
         return
     step_ns = report.measured.traced_step_ns if report.measured.known("account") else 0
     full = max(most, round(_FULL * step_ns))
-    cells = [(f"r{rank}", charts.strip(_cells(rank, lags, full), f"Lateness of rank {rank}")) for rank, lags in rows]
-    words = f"A row per rank, a cell per step. Full color: {ns_as_ms(full)} ms late"
+    names = {rank: f"r{rank}: {ns_as_ms(lag_ns)} ms" for rank, lag_ns, _ in rows}
+    cells = [
+        (names[rank], charts.strip(_cells(rank, lags, full), f"Lateness of rank {rank}")) for rank, _, lags in rows
+    ]
+    words = "A row per rank, with how late it is in the median step; a cell per step. "
+    words += f"Full color: {ns_as_ms(full)} ms late"
     words += f"; no rank is later than {ns_as_ms(most)} ms." if full > most else "."
-    body = f"{paragraph(latest(report))}{charts.rows(cells, late=_name(report))}{note(words)}"
+    named = reported_straggler(report)
+    straggler = "" if named is None else names.get(named, "")
+    body = f"{paragraph(latest(report))}{charts.rows(cells, late=straggler)}{note(words)}"
     yield Section("lateness", "Late ranks", "Late ranks", f"{body}{_left_out(len(late), len(known), late=True)}")
 
 
@@ -83,7 +92,7 @@ def _cells(rank: int, lags: Sequence[tuple[int, int]], full: int) -> Iterator[ch
 
 def _bar(name: str, shares: Sequence[tuple[str, float]]) -> str:
     return charts.bar(
-        charts.Part(share, color_of(field), f"{name}: {NAMES[field]} {percent(share)}", percent(share))
+        charts.Part(share, color_of(field), f"{name}: {NAMES[field]} {percent(share)}", percent(share), NAMES[field])
         for field, share in shares
     )
 

@@ -93,6 +93,8 @@ th[aria-sort=descending]::after { content: " \\25BE"; } th[aria-sort=ascending]:
 .bar span { display: flex; flex-wrap: wrap; justify-content: center; overflow: hidden; white-space: nowrap;
   font-size: .8rem; line-height: 1.5rem; font-variant-numeric: tabular-nums; }
 .bar span::before { content: ""; height: 100%; }
+.bar i { font-style: normal; margin-left: .35rem; min-width: 0; overflow: hidden; }
+.bar span:not(:empty) ~ span:not(:empty) { box-shadow: inset 2px 0 var(--paper); }
 svg { display: block; width: 100%; overflow: visible; }
 svg.strip { height: 1.1rem; background: var(--card); overflow: hidden; }
 svg .axis { stroke: var(--line); vector-effect: non-scaling-stroke; }

@@ -25,6 +25,12 @@ def points(link: LinkFigures) -> list[Point]:
     return sorted(point for point in found if point[0] > 0 and point[1] > 0)
 
 
+def drawable(links: Iterable[LinkFigures]) -> list[LinkFigures]:
+    """The links that were measured; none where all sizes are the same, whose rates the table of collectives has."""
+    found = [link for link in links if points(link)]
+    return found if len({size for link in found for size, _ in points(link)}) > 1 else []
+
+
 def fitted(link: LinkFigures, steps: int = 40) -> Iterator[Point]:
     """The line that latency and bandwidth make, from the least size to the largest; nothing where none was fitted."""
     alpha, algbw, busbw = (link.known(name) for name in ("alpha_us", "algbw_gb_per_s", "busbw_gb_per_s"))
@@ -55,7 +61,7 @@ def series(links: Iterable[LinkFigures]) -> dict[str, list[LinkFigures]]:
 
 def plot(links: Sequence[LinkFigures], width: int) -> Iterator[Line]:
     """The same in characters: a letter for each measured size, dots for the fitted line, dashes for the link's peak."""
-    named = dict(zip(_SIGNS, series(link for link in links if points(link)).items(), strict=False))
+    named = dict(zip(_SIGNS, series(drawable(links)).items(), strict=False))
     drawn = [link for _, alike in named.values() for link in alike]
     if not drawn:
         return

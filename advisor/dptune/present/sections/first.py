@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import PurePath
 
 from dptune.advice import Report
-from dptune.present.first_screen import Bar, FirstScreen, Fix, first_screen, sentences_of, verdict_role
+from dptune.present.first_screen import EXPLAIN, Bar, FirstScreen, Fix, first_screen, sentences_of, verdict_role
 from dptune.present.lines import BLANK, LONGEST_SENTENCE, Line, Role, Span, command_line, line, wrapped
 from dptune.present.sections import kernels
 from dptune.present.step_classes import PARTS, cells
@@ -45,7 +45,7 @@ def first(report: Report, width: int, keys: bool = False, patches: bool = True) 
     screen = first_screen(report, patches=patches)
     above = [
         *_run(screen, width),
-        line("─" * width, "dim"),
+        *([] if keys else [line("─" * width, "dim")]),  # lines of a small full screen are few
         *_verdict(screen, width, keys),
         *_sentences(screen, width, keys),
         *_bars(screen, width),
@@ -53,7 +53,7 @@ def first(report: Report, width: int, keys: bool = False, patches: bool = True) 
         *_kernels(report, width),
         BLANK,
     ]
-    above += _next(replace(screen, next=_led(screen.next, keys)), width, MOST_LINES - len(above) - 1)
+    above += _next(_with_keys(screen) if keys else screen, width, MOST_LINES - len(above) - 1)
     yield from above
     room = MOST_LINES - len(above) - 1
     for number, text in enumerate(reversed(screen.unseen)):  # what was not checked matters more than how times are had
@@ -115,6 +115,12 @@ def _sentences(screen: FirstScreen, width: int, keys: bool) -> Iterator[Line]:
     yield from _fitting(cause, width, _MOST_CAUSE, " ")
 
 
+def _with_keys(screen: FirstScreen) -> FirstScreen:
+    """The screen with keys in place of options, without the command that the key of a recommendation answers."""
+    commands = tuple(command for command in screen.commands if command[0] != EXPLAIN)
+    return replace(screen, next=_led(screen.next, keys=True), commands=commands)
+
+
 def _led(text: str, keys: bool) -> str:
     """The text with keys in place of the options that show the same outside of the full screen."""
     for option, key in _KEYS.items() if keys else ():
@@ -134,7 +140,8 @@ def _bars(screen: FirstScreen, width: int) -> Iterator[Line]:
         return
     yield BLANK
     names = [_name(bar) for bar in screen.bars]
-    column = max(map(len, names)) if len(screen.bars) > 1 or screen.bars[0].ranks != (0,) else 0
+    mean = "mean" if len(names) > 1 else ""  # over ranks, of which there is then more than one bar
+    column = max(map(len, (*names, mean))) if mean or screen.bars[0].ranks != (0,) else 0
     widest = width // 2 if width > LONGEST_SENTENCE else _WIDEST_BAR
     room = max(10, min(widest, width - column - 4 - max(len(_odd(bar)) for bar in screen.bars)))
     for bar, name in zip(screen.bars, names, strict=True):
@@ -142,7 +149,7 @@ def _bars(screen: FirstScreen, width: int) -> Iterator[Line]:
         lead = f" {name:<{column}}{mark} " if column else " "
         drawn = cells(zip(PARTS, bar.shares, strict=True), room)
         yield Span(lead, "error" if bar.marked else "plain"), *drawn, Span(f" {_odd(bar)}")
-    legend: list[Span] = [Span(" " * (column + 3 if column else 1))]
+    legend: list[Span] = [Span(f" {mean:<{column}}  " if column else " ", "dim")]
     used = len(legend[0].text)
     for part, share in screen.mean_shares():
         text = f" {part.name} {100 * share:.0f} %  " if share >= 0.01 else f" {part.name} <1 %  "

@@ -227,9 +227,9 @@ def _places(advice: Advice) -> list[Evidence]:
 
 
 def _cells(advice: Advice, report: Report) -> dict[str, Text]:
-    """A row by its columns; what is of low confidence is dim."""
+    """A row by its columns; what is of low confidence has no color."""
     fix = fix_of(advice, report.verified)
-    role = style_of(IMPACT_ROLES[advice.impact] if advice.confidence != "low" else "dim")
+    role = style_of(IMPACT_ROLES[advice.impact] if advice.confidence != "low" else "plain")
     rest = {"where": fix.where, "saves": fix.saves, "confidence": fix.confidence, "results": fix.results}
     first = Text(visible(f"{fix.rule} {fix.slug}"), role)
     return {"fix": first, **{heading: Text(visible(cell)) for heading, cell in rest.items()}}

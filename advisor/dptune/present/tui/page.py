@@ -18,7 +18,10 @@ class PageScreen(ModalScreen[None]):
 
     DEFAULT_CSS = """
     PageScreen { align: center middle; }
-    PageScreen Pane { width: 96; max-width: 95%; height: auto; max-height: 90%; border: round $accent; }
+    PageScreen Pane {
+        width: 96; max-width: 95%; height: auto; max-height: 90%; border: round $accent;
+        border-title-color: $foreground; border-title-style: bold;
+    }
     """
     BINDINGS: ClassVar = [
         Binding("escape,q,question_mark", "dismiss", "Close", id="page.close", tooltip="Close"),

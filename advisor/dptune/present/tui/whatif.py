@@ -206,10 +206,11 @@ class WhatIfPane(Container, can_focus=True):
         for place, (dial, at) in enumerate(zip(self._dials, self._at, strict=True)):
             value = dial.values[at]
             shown = (dial.now or UNCHANGED) if value == UNCHANGED else written(value)
-            was = f"  (now {dial.now})" if dial.now and value != UNCHANGED else ""
+            was = f"(now {dial.now})  " if dial.now and value != UNCHANGED else ""
             less, more = "<" if at else " ", ">" if at < len(dial.values) - 1 else " "
             mark = ">" if place == self._chosen else " "
-            row = f"{mark} {dial.what:<{room}} {less} {shown:^11} {more}  {dial.knob}{was}"
+            # what is cut on a narrow screen is the name, which the command has in full
+            row = f"{mark} {dial.what:<{room}} {less} {shown:^11} {more}  {was}{dial.knob}"
             rows.append(Text(row, "bold" if place == self._chosen else "" if value != UNCHANGED else "dim"))
         return rows
 
