@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from ..in_process import LAUNCHER  # noqa: TID252 - tests are no installed package
+from ..forks import LAUNCHER  # noqa: TID252 - tests are no installed package
 from .conftest import Run, environment
 
 FOLDER = Path(__file__).parent / "kinds"

@@ -16,7 +16,7 @@ from dptune.runfile.communication import FsdpFacts
 from dptune.runfile.facts import DeviceFacts, Facts
 from dptune.runfile.tensors import TensorFacts
 
-from ..in_process import LAUNCHER  # noqa: TID252 - tests are no installed package
+from ..forks import LAUNCHER  # noqa: TID252 - tests are no installed package
 
 WITHOUT_COMPILER = Path(__file__).parents[1] / "without_compiler"
 HEAD = "from torch.distributed.fsdp import fully_shard\n"
