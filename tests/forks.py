@@ -36,7 +36,8 @@ AT_FIRST = dict(os.environ)
 # What Python, torch and the libraries below it read of the environment as they load, by how the names begin.
 READ_AT_LOAD = ("PYTHON", "TORCH", "PYTORCH", "KINETO", "OMP_", "MKL_", "ONEDNN_", "DNNL_", "OPENBLAS_", "ATEN_", "LD_")
 EACH_STARTED = "TESTS_START_EACH"  # a variable with which Python is started for each process, as users start it
-CAN_FORK = sys.platform == "linux" and hasattr(_testinternalcapi, "set_config") and AT_FIRST.get("OMP_NUM_THREADS") == "1"
+# Only one thread is forked; Python has its configuration changed by a module for its own tests.
+CAN_FORK = AT_FIRST.get("OMP_NUM_THREADS") == "1" and hasattr(_testinternalcapi, "set_config")
 LIMITS = [getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")]
 PR_SET_CHILD_SUBREAPER = 36  # source: Linux, prctl(2)
 _Popen = subprocess.Popen
@@ -152,7 +153,8 @@ def _server() -> Server:
 
 def _number(stream: IO[Any] | int | None, itself: int, opened: contextlib.ExitStack) -> int:
     if stream == subprocess.DEVNULL:
-        stream = opened.enter_context(open(os.devnull, "r+b", buffering=0))
+        stream = os.open(os.devnull, os.O_RDWR)
+        opened.callback(os.close, stream)
     return itself if stream is None else stream if isinstance(stream, int) else stream.fileno()
 
 

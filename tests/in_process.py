@@ -44,7 +44,7 @@ def dptune(*words: str, cwd: Path | None = None, **env: str) -> subprocess.Compl
 def recording(*words: str, cwd: Path, env: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
     """`dptune` with words that start a script: with these variables and no others, and the script's output.
 
-    Several ranks are started by launcher/ in place of torchrun, and train.py is a fork of fork_server/ (tests/forks.py).
+    Several ranks are started by launcher/ in place of torchrun; scripts are forks where that is the same (forks.py).
     """
     with (
         tempfile.TemporaryFile("w+", errors="backslashreplace") as out,

@@ -145,9 +145,7 @@ def test_two_ranks_record_into_one_folder(tmp_path: Path) -> None:
 """,
     )
     end = "    dist.barrier()\n    dist.destroy_process_group()\n"
-    done = python(
-        tmp_path, start + LOOP.format(SIZES) + end, str(forks.LAUNCHER), "--standalone", "--nproc-per-node=2"
-    )
+    done = python(tmp_path, start + LOOP.format(SIZES) + end, str(forks.LAUNCHER), "--standalone", "--nproc-per-node=2")
     assert done.returncode == 0, done.stderr
     (folder,) = [path for path in (tmp_path / "dptune-runs").iterdir() if path.is_dir()]
     assert [windows(facts) for facts in facts_in(folder)] == [WHOLE, WHOLE]
