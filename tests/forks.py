@@ -35,6 +35,7 @@ PATHS = (f"{SITE}{os.pathsep}{WITHOUT_COMPILER}", WITHOUT_COMPILER)  # recorded,
 AT_FIRST = dict(os.environ)
 # What Python, torch and the libraries below it read of the environment as they load, by how the names begin.
 READ_AT_LOAD = ("PYTHON", "TORCH", "PYTORCH", "KINETO", "OMP_", "MKL_", "ONEDNN_", "DNNL_", "OPENBLAS_", "ATEN_", "LD_")
+LATER = {"PYTHONPATH", "KINETO_LOG_LEVEL", "TORCH_EXTENSIONS_DIR"}  # of these, what is looked at elsewhere or later
 EACH_STARTED = "TESTS_START_EACH"  # a variable with which Python is started for each process, as users start it
 # Only one thread is forked; Python has its configuration changed by a module for its own tests.
 CAN_FORK = AT_FIRST.get("OMP_NUM_THREADS") == "1" and hasattr(_testinternalcapi, "set_config")
@@ -159,8 +160,7 @@ def _number(stream: IO[Any] | int | None, itself: int, opened: contextlib.ExitSt
 
 
 def _read_at_load(environment: Mapping[str, str]) -> dict[str, str]:
-    of_both = {"PYTHONPATH", "KINETO_LOG_LEVEL"}  # the latter says what is not to be printed
-    return {name: value for name, value in environment.items() if name.startswith(READ_AT_LOAD) and name not in of_both}
+    return {name: value for name, value in environment.items() if name.startswith(READ_AT_LOAD) and name not in LATER}
 
 
 @contextlib.contextmanager
