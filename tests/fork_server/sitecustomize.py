@@ -4,7 +4,7 @@ Importing torch is most of what a short recording costs. tests/forks.py starts t
 PYTHONPATH, and asks for processes. Each gets the words, the environment, the folder and the streams of its request; it
 has no torch in sys.modules, and goes on where Python was: with the `sitecustomize` of dptune, then with the script.
 There `import torch` is an import like any other, whose end is what the one here ended with. What C++ libraries take
-apart at the end of a process stays whole, 0.3 s, as in every child that a recorded script forks.
+apart at the end of a process stays whole, 0.2 s, as in every child that a recorded script forks.
 """
 
 import _testinternalcapi

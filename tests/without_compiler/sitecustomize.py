@@ -5,7 +5,7 @@ leave some functions uncompiled, as they are without it. Here an object answers 
 as they are, and one for torch.export. Whoever asks them for anything else, or imports what is in them, gets the real
 ones. Operators on meta tensors, 0.7 s, are registered with the first import of what computes with them, sharded tensors
 among them. Garbage is not collected while torch is imported, nor at the exit of the process, 0.3 s, where modules that
-came with torch are not taken apart either, 0.3 s; those of torch.distributed are, for they hold process groups.
+came with torch are not taken apart either; those of torch.distributed are, for they hold process groups.
 tests/capture/test_kinds.py runs scripts without any of this.
 """
 
