@@ -4,8 +4,7 @@ Importing torch takes 2 s of a core, and the first optimizer or DDP 1.4 s more: 
 leave some functions uncompiled, as they are without it. Here an object answers for torch._dynamo that leaves functions
 as they are, and one for torch.export. Whoever asks them for anything else, or imports what is in them, gets the real
 ones. Operators on meta tensors, 0.7 s, are registered with the first import of what computes with them, sharded tensors
-among them. Garbage is not collected while torch is imported, nor at the exit of the process, 0.3 s, where modules that
-came with torch are not taken apart either; those of torch.distributed are, for they hold process groups.
+among them. Garbage is not collected while torch is imported, nor at the exit of the process, 0.3 s.
 tests/capture/test_kinds.py runs scripts without any of this.
 """
 
@@ -15,8 +14,6 @@ import importlib
 import importlib.util
 import sys
 import types
-
-_came_with_torch = set()  # names of modules
 
 COMPILER, EXPORT, META = "torch._dynamo", "torch.export", "torch._meta_registrations"
 NEED_META = ("torch.distributed.tensor", "torch.distributed.fsdp", COMPILER, EXPORT, "torch._inductor")
@@ -38,7 +35,6 @@ class _AroundTorch:
             run = spec.loader.exec_module
 
             def run_without(module):
-                before = set(sys.modules)
                 sys.modules[META] = types.ModuleType(META)
                 sys.modules[EXPORT] = _Part(EXPORT)
                 gc.disable()
@@ -49,7 +45,6 @@ class _AroundTorch:
                     gc.enable()
                 if COMPILER not in sys.modules:
                     sys.modules[COMPILER] = _Compiler()
-                _came_with_torch.update(set(sys.modules) - before)
 
             spec.loader.exec_module = run_without
         return spec
@@ -87,13 +82,5 @@ class _Compiler(_Part):
         self.trace_rules.clear_lru_cache = lambda: None
 
 
-def _leave_whole():
-    """At exit, keep what came with torch from being taken apart: in a circle that is not looked for, out of sight."""
-    names = [name for name in _came_with_torch if not name.startswith("torch.distributed")]
-    circle = [sys.modules.pop(name, None) for name in names]
-    circle.append(circle)
-    gc.freeze()
-
-
-atexit.register(_leave_whole)
+atexit.register(gc.freeze)
 sys.meta_path.insert(0, _AroundTorch())
