@@ -71,8 +71,9 @@ fuzz: $(VENV)/.test ## 100,000 damaged traces through the reader (long; resumes;
 fuzz-sets: $(VENV)/.test ## reports of 20,000 damaged sets of 2 to 4 ranks (long; resumes; tests/fuzz/set_results.json)
 	$(BIN)/python -m tests.fuzz.sets
 
-test-thorough: $(VENV)/.frameworks compiled ## what `make test` leaves out: more kinds of scripts, more examples of properties (long)
+test-thorough: $(VENV)/.frameworks compiled ## what `make test` leaves out: more kinds of scripts, more examples, recordings without forks (long)
 	$(BIN)/python -m pytest -rs $(WORKERS) -m "thorough and not alone"
+	TESTS_START_EACH=1 $(BIN)/python -m pytest -rs $(WORKERS) -m "records and not thorough and not alone"
 	$(BIN)/python -m pytest -rs $(WORKERS) --hypothesis-profile=thorough -m "hypothesis and not thorough and not alone"
 	$(BIN)/python -m pytest -rs -m "thorough and alone" $(ALONE)
 

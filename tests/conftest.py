@@ -97,6 +97,7 @@ LONG_FILES = {
     "test_samples.py",
     "trace/test_remote.py",
     "whatif/test_memory_on_gpus.py",
+    "whatif/test_tracked_memory.py",
 }
 STARTING = {"subprocess", "DPTUNE"}  # what a test module imports to start a program
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import os
 import subprocess
@@ -14,14 +15,16 @@ from pathlib import Path
 from typing import IO
 from unittest import mock
 
-from dptune.capture import launch
+from dptune.capture import interpreter, launch, session
 from dptune.capture.interpreter import Interpreter
 from dptune.capture.launch import Launch, Script
 from dptune.capture.torchrun import Torchrun
 from dptune.cli import main
 
-LAUNCHER = Path(__file__).parent / "launcher" / "launch_workers.py"
+from . import forks
+
 _under_torchrun = launch.under_torchrun
+_ask = functools.cache(interpreter._ask)  # a Python is started to be asked what it has
 
 
 def dptune(*words: str, cwd: Path | None = None, **env: str) -> subprocess.CompletedProcess[str]:
@@ -41,7 +44,7 @@ def dptune(*words: str, cwd: Path | None = None, **env: str) -> subprocess.Compl
 def recording(*words: str, cwd: Path, env: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
     """`dptune` with words that start a script: with these variables and no others, and the script's output.
 
-    Several ranks are started by launcher/ in place of torchrun.
+    Several ranks are started by launcher/ in place of torchrun; scripts are forks where that is the same (forks.py).
     """
     with (
         tempfile.TemporaryFile("w+", errors="backslashreplace") as out,
@@ -49,6 +52,8 @@ def recording(*words: str, cwd: Path, env: Mapping[str, str]) -> subprocess.Comp
         contextlib.chdir(cwd),
         mock.patch.dict(os.environ, env, clear=True),
         mock.patch.object(launch, "under_torchrun", _under_launcher),
+        mock.patch.object(interpreter, "_ask", _ask),
+        mock.patch.object(session.subprocess, "Popen", forks.popen),
         _standing_for(1, "stdout", out),
         _standing_for(2, "stderr", err),
     ):
@@ -61,7 +66,7 @@ def recording(*words: str, cwd: Path, env: Mapping[str, str]) -> subprocess.Comp
 
 def _under_launcher(script: Script, python: Interpreter, torchrun: Torchrun) -> Launch:
     made = _under_torchrun(script, python, torchrun)
-    return replace(made, words=(made.words[0], str(LAUNCHER), *made.words[2:]))
+    return replace(made, words=(made.words[0], str(forks.LAUNCHER), *made.words[2:]))
 
 
 @contextlib.contextmanager

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from ..in_process import LAUNCHER  # noqa: TID252 - tests are no installed package
+from .. import forks  # noqa: TID252 - tests are no installed package
 from .conftest import Run, environment
 
 FOLDER = Path(__file__).parent / "kinds"
@@ -93,16 +93,9 @@ def bare(kind: Kind, folder: Path, *arguments: str) -> subprocess.CompletedProce
 
 
 def _bare(kind: Kind, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    start = [str(LAUNCHER), "--standalone", f"--nproc-per-node={kind.launched}"]
-    return subprocess.run(
-        [sys.executable, *(start if kind.launched > 1 else []), *kind.words, *arguments],
-        cwd=folder,
-        env=environment(**QUIET, **kind.env),
-        capture_output=True,
-        text=True,
-        timeout=900,
-        check=False,
-    )
+    start = [str(forks.LAUNCHER), "--standalone", f"--nproc-per-node={kind.launched}"]
+    words = [*(start if kind.launched > 1 else []), *kind.words, *arguments]
+    return forks.run(*words, cwd=folder, env=environment(**QUIET, **kind.env))
 
 
 def recording_command(kind: Kind, run_dir: Path, *options: str, arguments: tuple[str, ...] = ()) -> list[str]:

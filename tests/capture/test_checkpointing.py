@@ -1,12 +1,11 @@
 """Activation checkpointing in a script: how long it recomputes, what it spares, and its line."""
 
 import shutil
-import subprocess
-import sys
 import textwrap
 
 import pytest
 
+from .. import forks  # noqa: TID252 - tests are no installed package
 from .conftest import environment
 
 pytestmark = pytest.mark.records
@@ -51,9 +50,7 @@ def test_recomputing_is_timed_and_weighed_and_changes_nothing(profile, tmp_path,
         assert len(window.recomputed_ns) == window.steps
         assert all(0 < again < took for again, took in zip(window.recomputed_ns, window.durations_ns, strict=True))
     (tmp_path / "plain.py").write_text(textwrap.dedent(script))
-    plain = subprocess.run(
-        [sys.executable, "plain.py"], cwd=tmp_path, env=environment(), capture_output=True, text=True, check=True
-    )
+    plain = forks.run("plain.py", cwd=tmp_path, env=environment())
     assert done.out.splitlines()[-1] == plain.stdout.splitlines()[-1]
 
 

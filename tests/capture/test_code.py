@@ -15,7 +15,7 @@ from dptune.runfile import form
 from dptune.runfile.facts import Facts
 from dptune.runfile.record import RunRecord
 
-from .. import in_process  # noqa: TID252 - tests are no installed package
+from .. import forks, in_process  # noqa: TID252 - tests are no installed package
 from .conftest import environment
 from .kinds_of_scripts import QUIET
 from .launching import LOAD, limits_of
@@ -45,15 +45,7 @@ LOOP = """
 
 def python(folder: Path, script: str, *launch: str, **env: str) -> subprocess.CompletedProcess[str]:
     (folder / "train.py").write_text(textwrap.dedent(script))
-    return subprocess.run(
-        [sys.executable, *launch, "train.py"],
-        cwd=folder,
-        env=environment(**QUIET, **env),
-        capture_output=True,
-        text=True,
-        timeout=900,
-        check=False,
-    )
+    return forks.run(*launch, "train.py", cwd=folder, env=environment(**QUIET, **env))
 
 
 def facts_in(folder: Path) -> list[Facts]:
@@ -153,9 +145,7 @@ def test_two_ranks_record_into_one_folder(tmp_path: Path) -> None:
 """,
     )
     end = "    dist.barrier()\n    dist.destroy_process_group()\n"
-    done = python(
-        tmp_path, start + LOOP.format(SIZES) + end, str(in_process.LAUNCHER), "--standalone", "--nproc-per-node=2"
-    )
+    done = python(tmp_path, start + LOOP.format(SIZES) + end, str(forks.LAUNCHER), "--standalone", "--nproc-per-node=2")
     assert done.returncode == 0, done.stderr
     (folder,) = [path for path in (tmp_path / "dptune-runs").iterdir() if path.is_dir()]
     assert [windows(facts) for facts in facts_in(folder)] == [WHOLE, WHOLE]

@@ -11,7 +11,7 @@ from dptune.capture.launch import Script, own_command
 from dptune.errors import CaptureError
 
 from .conftest import SHORT
-from .launching import DPTUNE, TRAIN, record_in, run
+from .launching import TRAIN, record_in, run_here
 
 
 def made(path: Path, text: str, executable: bool = True) -> str:
@@ -68,7 +68,7 @@ def test_a_shell_script_by_its_path_is_recorded(tmp_path: Path) -> None:
     pytest.importorskip("torch", reason="recording needs torch")
     (tmp_path / "train.py").write_text(TRAIN)
     made(tmp_path / "run.sh", "#!/bin/sh\nexec python train.py\n")
-    done = run(*DPTUNE, "profile", "--run-dir", "run", *SHORT, "run.sh", cwd=tmp_path)
+    done = run_here("profile", "--run-dir", "run", *SHORT, "run.sh", cwd=tmp_path)
     assert done.status == 0, done.err
     record = record_in(tmp_path / "run")
     assert (record.launched_by, record.command, record.ending.how) == ("command", ["run.sh"], "complete")

@@ -17,7 +17,7 @@ from dptune.runfile import form
 from dptune.runfile.record import Ending, RunRecord, Schedule
 
 from .conftest import SHORT, Run
-from .launching import DPTUNE, TRAIN, facts_in, record_in, run
+from .launching import TRAIN, facts_in, record_in, run_here
 
 
 @pytest.fixture
@@ -38,8 +38,8 @@ def test_it_is_refused_with_what_to_do(small_disk: Path, tmp_path: Path) -> None
     pytest.importorskip("torch", reason="recording needs torch")
     (tmp_path / "train.py").write_text(TRAIN)
     target = small_disk / "deep" / "run"
-    words = (*DPTUNE, "profile", "--run-dir", str(target), "--nproc-per-node", "4", "train.py")
-    done = run(*words, cwd=tmp_path)
+    words = ("profile", "--run-dir", str(target), "--nproc-per-node", "4", "train.py")
+    done = run_here(*words, cwd=tmp_path)
     assert done.status == 2
     assert "dptune: error: recording 4 ranks may take " in done.err
     assert "has 13 MB free" in done.err or "has 12 MB free" in done.err
@@ -52,8 +52,8 @@ def test_what_the_hint_says_helps(small_disk: Path, tmp_path: Path) -> None:
     pytest.importorskip("torch", reason="recording needs torch")
     (tmp_path / "train.py").write_text(TRAIN)
     fewer = ("--ranks", "0", "--untraced", "3", "--light", "1", "--detailed", "0", "--no-links")
-    words = (*DPTUNE, "profile", "--run-dir", str(small_disk / "run"), "--nproc-per-node", "2", *fewer, "train.py")
-    done = run(*words, cwd=tmp_path)
+    words = ("profile", "--run-dir", str(small_disk / "run"), "--nproc-per-node", "2", *fewer, "train.py")
+    done = run_here(*words, cwd=tmp_path)
     assert done.status == 0, done.err
     assert (small_disk / "run" / "rank-00000.trace.json.gz").exists()
 
@@ -126,8 +126,8 @@ def test_a_disk_that_fills_in_a_window_is_reported_as_that(small_disk: Path, tmp
     script = RUNS_OUT.replace("        if step == 3: {happens}\n", FILLS.removeprefix("\n"))
     (tmp_path / "train.py").write_text(textwrap.dedent(script))
     options = ("--continue", "--untraced", "4", "--warmup", "2", "--light", "1", "--detailed", "0", "-q")
-    words = (*DPTUNE, "profile", "--run-dir", str(small_disk / "run"), *options, "train.py")
-    done = run(*words, cwd=tmp_path, env={"FULL": str(small_disk)})
+    words = ("profile", "--run-dir", str(small_disk / "run"), *options, "train.py")
+    done = run_here(*words, cwd=tmp_path, env={"FULL": str(small_disk)})
     assert done.status == 5, done.err
     (facts,) = facts_in(small_disk / "run")
     assert facts.ended == f"recording stopped: the disk is full (0.0 MB free in {small_disk / 'run'})"

@@ -7,14 +7,13 @@ of 4 KiB, `r4` reduce-scatters its gradients, `0` runs the first module.
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from .. import forks  # noqa: TID252 - tests are no installed package
 from .conftest import environment
 from .launching import DPTUNE, facts_in, run
 
@@ -39,14 +38,8 @@ class Trained:
 
 def trained(*settings: tuple[dict[str, Any], list[str]]) -> list[Trained]:
     pytest.importorskip("torch", reason="training needs torch")
-    done = subprocess.run(
-        [sys.executable, str(Path(__file__).with_name("fsdp_units.py")), json.dumps(settings)],
-        env=environment(OMP_NUM_THREADS="1"),
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
+    script = str(Path(__file__).with_name("fsdp_units.py"))
+    done = forks.run(script, json.dumps(settings), cwd=Path.cwd(), env=environment(OMP_NUM_THREADS="1"))
     assert done.returncode == 0, done.stderr
     return [_read(json.loads(line)) for line in done.stdout.splitlines()]
 

@@ -134,6 +134,28 @@ def test_a_hangup_is_nothing_under_nohup(start: Callable[..., Started]) -> None:
     assert (status, record_in(run.folder).ending.how) == (0, "complete"), err
 
 
+WAITS = """
+from dptune.capture.signals import Signals
+with Signals() as signals:
+    signals.hold()
+    print("waits", flush=True)
+    print([signals.wait(0.2) for _ in range(10)])
+"""
+
+
+def test_a_stop_from_the_terminal_is_no_signal() -> None:
+    """It lasts longer than what was left of the wait, as Ctrl-Z and `fg` do."""
+    with subprocess.Popen([sys.executable, "-c", WAITS], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "waits\n"
+        for _ in range(3):
+            process.send_signal(signal.SIGSTOP)
+            os.waitid(os.P_PID, process.pid, os.WSTOPPED)
+            time.sleep(0.3)
+            process.send_signal(signal.SIGCONT)
+        assert process.stdout.read() == f"{[None] * 10}\n"
+
+
 def test_a_killed_script_says_what_kills_like_that(start: Callable[..., Started]) -> None:
     run = start(TRAIN.replace("    time.sleep(", "    if step == 5: time.sleep(600)\n    time.sleep("))
     run.wait_for_step(5)

@@ -64,16 +64,20 @@ WHOLE = {
 }
 
 
-def train(observed, how, steps=4):
+def train(observed, how, steps=4, **in_step):
     torch.manual_seed(0)
     model = Two(how)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for step in range(steps):
         optimizer.zero_grad()
         model(torch.randn(3, 4), step).mean().backward()
-        optimizer.step()
+        optimizer.step(**in_step)
     observed.end()
     return [(one.optimizer, one.names, one.unreached, one.parameters, one.steps) for one in observed.facts()], model
+
+
+def test_steps_with_a_closure_are_left_out(observed):
+    assert not train(observed, CUT["detached"], closure=lambda: None)[0]
 
 
 @pytest.mark.parametrize("how", CUT)

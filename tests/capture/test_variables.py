@@ -15,7 +15,7 @@ from dptune.knobs import knob
 from dptune.runfile.record import Schedule
 
 from .conftest import WITHOUT_COMPILER
-from .launching import DPTUNE, facts_in, run, surroundings
+from .launching import facts_in, run_here, surroundings
 
 SCRIPT = """\
 import os, torch
@@ -68,7 +68,7 @@ def test_the_script_has_them_and_is_recorded(tmp_path: Path) -> None:
     path = os.pathsep.join(map(str, (tmp_path / "more", WITHOUT_COMPILER)))
     words = ("--set", "env.GIVEN=default", "--set", f"env.PYTHONPATH={path}")
     target = ("--run-dir", "run", "train.py")
-    done = run(*DPTUNE, "profile", *WINDOWS, *words, *target, cwd=tmp_path, env={"GIVEN": "users"})
+    done = run_here("profile", *WINDOWS, *words, *target, cwd=tmp_path, env={"GIVEN": "users"})
     assert done.status == 0, done.err
     assert done.out.startswith("None True")
     assert "did not take effect" not in done.err
@@ -79,8 +79,8 @@ def test_the_script_has_them_and_is_recorded(tmp_path: Path) -> None:
 @pytest.mark.records
 def test_lines_for_a_shell_unset_what_is_removed(tmp_path: Path) -> None:
     pytest.importorskip("torch", reason="recording needs torch")
-    words = (*DPTUNE, "profile", "--env", "--run-dir", "run", "--set", "env.GIVEN=default")
-    done = run(*words, cwd=tmp_path, env={"GIVEN": "users"})
+    words = ("profile", "--env", "--run-dir", "run", "--set", "env.GIVEN=default")
+    done = run_here(*words, cwd=tmp_path, env={"GIVEN": "users"})
     assert done.status == 0, done.err
     shell = f"{done.out}\necho GIVEN=${{GIVEN-unset}}"
     told = subprocess.run(

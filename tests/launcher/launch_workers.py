@@ -23,20 +23,25 @@ def _free_port():
     raise SystemExit("no port is free")
 
 
-def main(words):
+def _started(words, env):
+    """Start Python with these words; what waits for its status."""
+    return subprocess.Popen([sys.executable, *words], env=env).wait
+
+
+def main(words, start=_started):
     """Start the ranks; the first status that is not 0."""
     options = [word for word in words if word.startswith("--")][:2]
     (count,) = (option.partition("=")[2] for option in options if option.startswith("--nproc-per-node="))
     shared = {"WORLD_SIZE": count, "LOCAL_WORLD_SIZE": count, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": _free_port()}
     launched = {"TORCHELASTIC_RUN_ID": "none", "TORCHELASTIC_RESTART_COUNT": "0"}
     ranks = [
-        subprocess.Popen(
-            [sys.executable, "-u", *words[len(options) :]],
-            env={**os.environ, **shared, **launched, "RANK": rank, "LOCAL_RANK": rank},
+        start(
+            ["-u", *words[len(options) :]],
+            {**os.environ, **shared, **launched, "RANK": rank, "LOCAL_RANK": rank},
         )
         for rank in map(str, range(int(count)))
     ]
-    return next((status for status in [rank.wait() for rank in ranks] if status), 0)
+    return next((status for status in [ended() for ended in ranks] if status), 0)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,6 @@
 """Changes of how a script shards its model, as diffs: other wrapper, units, mesh and policies; and what is refused."""
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -16,7 +14,7 @@ from dptune.runfile.communication import FsdpFacts
 from dptune.runfile.facts import DeviceFacts, Facts
 from dptune.runfile.tensors import TensorFacts
 
-from ..in_process import LAUNCHER  # noqa: TID252 - tests are no installed package
+from .. import forks  # noqa: TID252 - tests are no installed package
 
 WITHOUT_COMPILER = Path(__file__).parents[1] / "without_compiler"
 HEAD = "from torch.distributed.fsdp import fully_shard\n"
@@ -468,16 +466,9 @@ def test_patched_scripts_train_the_same_model(tmp_path):
     for name, text in scripts.items():
         (tmp_path / f"{name}.py").write_text(text)
     (tmp_path / "runs.py").write_text(RUNS)
-    words = [sys.executable, str(LAUNCHER), "--standalone", "--nproc-per-node=2", "runs.py"]
-    done = subprocess.run(
-        [*words, *(f"{name}.py" for name in scripts)],
-        cwd=tmp_path,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(WITHOUT_COMPILER)},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    words = [str(forks.LAUNCHER), "--standalone", "--nproc-per-node=2", "runs.py"]
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(WITHOUT_COMPILER)}
+    done = forks.run(*words, *(f"{name}.py" for name in scripts), cwd=tmp_path, env=env)
     assert done.returncode == 0, done.stderr[-3000:]
     rows = [line.split() for line in done.stdout.splitlines() if line.startswith("trained")]
     # units: 8 + 1 layers and the root; none; 4 blocks and the root; the same modules in pairs; as before

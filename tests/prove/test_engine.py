@@ -110,10 +110,8 @@ def surroundings() -> dict[str, str]:
     return {**env, "PYTHONPATH": str(WITHOUT_COMPILER)}
 
 
-def run(*words: str, cwd: Path, timeout: float = 900) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*DPTUNE, *words], cwd=cwd, env=surroundings(), capture_output=True, text=True, timeout=timeout, check=False
-    )
+def run(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    return in_process.recording(*words, cwd=cwd, env=surroundings())
 
 
 def left_in(folder: Path) -> list[str]:

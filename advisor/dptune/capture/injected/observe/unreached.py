@@ -20,7 +20,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from dptune.capture.injected.observe.module_calls import ModuleCalls
 from dptune.capture.injected.observe.module_paths import Parents, all_modules, parents, path_of
-from dptune.capture.injected.observe.passes import is_captured, is_in_pass
+from dptune.capture.injected.observe.passes import is_in_pass, is_plain_step
 from dptune.capture.injected.observe.places import Places
 from dptune.runfile.unreached import UnreachedFacts
 
@@ -75,11 +75,9 @@ class Unreached:
         return self._facts
 
     def _begins(self, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if not self._watching or torch.compiler.is_compiling() or is_captured() or is_in_pass():
+        if not self._watching or not is_plain_step(args, kwargs):
             return
         with contextlib.suppress(Exception):
-            if any(map(callable, (*args[1:], *kwargs.values()))):
-                return
             watched = self._watched.get(id(optimizer))
             if watched is None or watched.optimizer() is not optimizer:
                 self._watched[id(optimizer)] = self._look(optimizer)

@@ -1,0 +1,119 @@
+"""A forked process is like Python that is started."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dptune.capture import launch
+from dptune.capture.injected.record.plan import Plan
+from dptune.runfile.record import Schedule
+
+from . import forks
+
+pytestmark = pytest.mark.records
+
+SCRIPT = """
+import json, os, random, resource, sys
+early = [name for name in sys.modules if name.partition(".")[0] == "torch"]
+import numpy
+import torch
+print(json.dumps({
+    "early": early,
+    "modules": sorted(set(sys.modules) - {"without_compiler", "_testinternalcapi"}),
+    "words": [sys.argv, sys.orig_argv, __file__, __name__, sys._getframe().f_back is None],
+    "path": sys.path,
+    "flags": str(sys.flags),
+    "torch": [torch.__file__, torch.__spec__.origin, *(type(one.__loader__).__name__ for one in (torch, torch.nn))],
+    "environment": {name: value for name, value in os.environ.items() if name not in ("MASTER_PORT", "DPTUNE_TRAINER")},
+    "mask": os.umask(0o22),
+    "folder": os.getcwd(),
+    "limits": [resource.getrlimit(getattr(resource, name)) for name in dir(resource) if name.startswith("RLIMIT")],
+    "alone": "RANK" in os.environ or os.getppid() == PARENT,
+    "threads": len(os.listdir("/proc/self/task")),
+    "files": sorted(os.listdir("/proc/self/fd")),
+    "drawn": [random.random(), numpy.random.random(), torch.rand(1).item()],
+    "given": sys.stdin.read() if "RANK" not in os.environ else "",
+}))
+print("an error", file=sys.stderr)
+sys.exit(int(sys.argv[1]))
+"""
+ALONE = ("train.py", "3")
+RANKS = (str(forks.LAUNCHER), "--standalone", "--nproc-per-node=2", *ALONE)
+
+
+def environment(place: Path, **more: str) -> dict[str, str]:
+    plan = Plan(folder=str(place), launcher=os.getpid(), schedule=Schedule())
+    kept = {name: value for name, value in os.environ.items() if name != forks.EACH_STARTED}
+    return launch.environment(plan, {**kept, "PYTHONPATH": str(forks.HERE / "without_compiler"), **more})
+
+
+@dataclass
+class Ran:
+    how: type
+    printed: list[dict[str, Any]]
+    errors: str
+    status: int
+
+
+def ran(start: Callable[..., Any], place: Path, words: tuple[str, ...]) -> Ran:
+    """What each process of the script printed, in the order of ranks, what it wrote beside it, and the status."""
+    (place / "train.py").write_text(SCRIPT.replace("PARENT", str(os.getpid())))
+    (place / "in").write_text("given")
+    with (place / "in").open() as given, (place / "out").open("w") as out, (place / "err").open("w") as err:
+        words = [sys.executable, *words]
+        process = start(words, env=environment(place), cwd=place, stdin=given, stdout=out, stderr=err)
+        status = process.wait()
+    printed = [json.loads(line) for line in (place / "out").read_text().splitlines()]
+    printed.sort(key=lambda one: one["environment"].get("RANK", ""))
+    return Ran(type(process), printed, (place / "err").read_text(), status)
+
+
+@pytest.mark.parametrize("words", [ALONE, RANKS], ids=["alone", "ranks"])
+def test_the_script_finds_what_it_finds_where_python_is_started(tmp_path: Path, words: tuple[str, ...]) -> None:
+    started, forked = ran(subprocess.Popen, tmp_path, words), ran(forks.popen, tmp_path, words)
+    drawn = [number for one in started.printed + forked.printed for number in one.pop("drawn")]
+    assert len(set(drawn)) == len(drawn)  # another in each process
+    for one, other in zip(started.printed, forked.printed, strict=True):
+        assert {key: (one[key], other[key]) for key in one if one[key] != other[key]} == {}
+    assert (started.errors, started.status) == (forked.errors, forked.status)
+    assert (started.how, forked.how, forked.status) == (subprocess.Popen, forks.Forked, 3)
+    assert started.printed[0]["alone"]
+    assert not started.printed[0]["early"]
+    assert "torch.nn" in started.printed[0]["modules"]
+
+
+@pytest.mark.parametrize(
+    ("words", "variables"),
+    [
+        (("program",), {}),
+        (("-m", "train.py"), {}),
+        (("-u", "train.py"), {}),
+        (ALONE, {"OMP_NUM_THREADS": "2"}),
+        (ALONE, {"PYTHONPATH": ""}),
+        (ALONE, {"PYTHONHASHSEED": "1"}),
+        (ALONE, {forks.EACH_STARTED: "1"}),
+    ],
+)
+def test_python_is_started_where_a_fork_would_be_another(words: tuple[str, ...], variables: dict[str, str]) -> None:
+    assert forks.may_fork([sys.executable, *ALONE], environment(Path()))
+    assert not forks.may_fork([sys.executable, *words], environment(Path(), **variables))
+
+
+def test_its_end_is_seen(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("import time; time.sleep(900)")
+    process = forks.popen([sys.executable, "train.py"], env=environment(tmp_path), cwd=tmp_path)
+    assert isinstance(process, forks.Forked)
+    assert process.poll() is None
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(0)
+    process.kill()
+    assert process.wait() == process.poll() == -9
