@@ -47,7 +47,9 @@ store the result, transform whole batches, or move transforms to the device. Col
 The saving is at most the wait, and at most what the proposed workers can hide. Measured with two gloo ranks on two
 cores, one worker instead of none: a wait of 41 % of a step, 27 to 42 % saved over 5 pairs. On a CPU a cheaper batch
 also frees cores for communication: it saves at most the wait plus the core time of batch preparation, and at most the
-time in which a rank computes nothing else. Where ranks waited for 59 and 62 % of a step, this bound was 75 and 74 %,
+time in which a rank computes nothing else. If the training process prepares batches itself and one function takes most
+of that, the saving is predicted as if it took no time: from four fifths of its part of the wait to a tenth above this
+bound. Where ranks waited for 59 and 62 % of a step, this bound was 75 and 74 %,
 and 65 % was saved both times.
 
 If the slowest line has a known costly pattern, the remedy is named: a comparison with a whole column for each sample,
@@ -98,7 +100,7 @@ from dptune.measured import Missing, digits
 from dptune.rule import Rule, RunView, Threshold
 from dptune_rules import line_forms
 from dptune_rules.call_paths import call_path_evidence
-from dptune_rules.input import batch_transfer, costly_forms, loader_words
+from dptune_rules.input import batch_transfer, cheaper_batches, costly_forms, loader_words
 from dptune_rules.input.batch_preparation import MOST_SHARE, costly_function, sent_mib, slow_part, takes_indices
 from dptune_rules.input.batch_transfer import KEEPS_UP_SHARE, MANY_TENSORS
 from dptune_rules.input.loader_cores import (
@@ -215,6 +217,9 @@ def check(run: RunView) -> Iterator[Advice]:
     elif longest_idle < longest:
         how += " during which the device is idle"
     saves = of_cheaper = run.bound(0.0, most, how)
+    if culprit and now == 0 and run.times_hold and prepared >= 1 - run.limit(MOST_SHARE):
+        of_cheaper = cheaper_batches.without_function(run, culprit, prepared=prepared, most=most) or of_cheaper
+        saves = of_cheaper
     if then is not None:
         most = min(longest_idle * prepared, 1 - (now or longest) / then)
         how = "the wait, or what this number of workers can hide, whichever is smaller"
