@@ -44,7 +44,7 @@ from dptune.runfile.saved_files import shared_files
 from dptune.runfile.schedules import PlateauFacts, SchedulerFacts, epochs_of
 from dptune.runfile.slow_steps import SlowSteps
 from dptune.runfile.training_mode import TrainingModeFacts
-from dptune.runfile.unused import UnusedGradientFacts
+from dptune.runfile.unused import RepeatedPassFacts, UnusedGradientFacts
 from dptune.runfile.weight_penalties import WeightPenaltyFacts
 
 __all__ = [
@@ -81,6 +81,7 @@ __all__ = [
     "ProbabilityLossFacts",
     "RegisteredHookFacts",
     "RepeatedForwardFacts",
+    "RepeatedPassFacts",
     "Rule",
     "RuleModule",
     "RunView",
