@@ -151,13 +151,14 @@ class RunView(RanksView):
     def of_pass(self, share: float, least: float, likely: float, most: float, how: str) -> Saving | None:
         """What a CPU run saves without a part of backward passes that take this share of the step, by their operators.
 
-        The lower end counts the time in which passes compute: in the rest they wait for collectives. None on a GPU, and
-        where the saving may be zero.
+        Of several ranks the lower end counts the time in which passes compute: in the rest they may wait for
+        collectives. None on a GPU, and where the saving may be zero.
         """
         window = self.facts[0].window("untraced") if self.facts else None
         if self.measured.known("device_kind") != "cpu" or window is None or not sum(window.backward_cpu_ns):
             return None
-        computing = min(1.0, sum(window.backward_cpu_ns) / max(1, sum(window.backward_ns)))
+        alone = self.measured.known("world_size") == 1
+        computing = 1.0 if alone else min(1.0, sum(window.backward_cpu_ns) / max(1, sum(window.backward_ns)))
         least *= share * computing
         return self.timed(least, max(least, share * likely), share * most, how) if least > 0 else None
 
