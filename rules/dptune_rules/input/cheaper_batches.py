@@ -7,7 +7,9 @@ from collections.abc import Mapping
 from dptune.advice import Saving
 from dptune.rule import HotFunction, RunView, Share
 
-SAVED_PART = (0.8, 1.1)  # of the time: some of the function remains, and what shares its cores is faster without it
+# Of its time: a cheaper function takes some, and what shares its cores is faster. Of seven scripts the mended one saved
+# 0.8 to 1.4 times the time of the function, and 0.7 to 1.05 times the bound.
+SAVED_PART = (0.7, 1.1)
 
 
 def without_function(run: RunView, culprit: HotFunction, *, prepared: float, most: float) -> Saving | None:

@@ -48,7 +48,7 @@ The saving is at most the wait, and at most what the proposed workers can hide. 
 cores, one worker instead of none: a wait of 41 % of a step, 27 to 42 % saved over 5 pairs. On a CPU a cheaper batch
 also frees cores for communication: it saves at most the wait plus the core time of batch preparation, and at most the
 time in which a rank computes nothing else. If the training process prepares batches itself and one function takes most
-of that, the saving is predicted as if it took no time: from four fifths of its part of the wait to a tenth above this
+of that, the saving is predicted as if it took no time: from seven tenths of its part of the wait to a tenth above this
 bound. Where ranks waited for 59 and 62 % of a step, this bound was 75 and 74 %,
 and 65 % was saved both times.
 
