@@ -306,7 +306,7 @@ def _predicted(
         return None
     waiting = sum(row.exposed_ns - row.exposed_transfer_ns for row in rows) / account.window_ns
     least = min(spent) - run.unstretched(waiting)
-    how = "the time in these calls in untraced steps, from that without waiting for other ranks"
+    how = "the time in these calls in untraced steps; the lower end leaves out waiting for other ranks"
     return run.timed(least, (least + mean(spent)) / 2, most, how) if least > 0 else None
 
 

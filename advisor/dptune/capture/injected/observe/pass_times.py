@@ -15,7 +15,7 @@ from typing import Any
 from dptune.capture.injected.observe import process_rank
 from dptune.runfile.unused import NeedlessPart
 
-_MOST = 20_000  # operators of a graph; a larger one is not timed
+_MOST = 5_000  # operators of a graph; a larger one is not timed
 # Of an operator that computes both a gradient that is needed and one that is not, as a product of matrices does with
 # the same number of operations for each.
 _PART = NeedlessPart(0.25, 0.5, 0.6)
