@@ -8,7 +8,7 @@ import pytest
 from dptune.errors import UsageError
 from dptune.knobs import KNOBS
 from dptune.measured import Missing
-from dptune.whatif.bounds import BOUNDS, bounded, only_bounded
+from dptune.whatif.bounds import BOUNDS, bounded
 from dptune.whatif.cpu import loaders
 from dptune.whatif.cpu.buckets import Caps
 from dptune.whatif.cpu.changes import CHANGES, changed
@@ -546,14 +546,3 @@ def test_default_is_no_value_of_what_has_none(name):
     with pytest.raises(UsageError, match="cannot be 'default'") as refused:
         named(name).parse("default")
     assert "or `default`" not in refused.value.hint
-
-
-def test_sending_buffers_is_predicted_where_its_time_is_known():
-    """Two passes that send buffers for 20 each: their step is 40 shorter, or up to 80."""
-    known = model(*[step(one(), one())] * 2, others=2, others_ns={0: 40.0, 1: 40.0}, buffers_ns={0: 20.0, 1: 20.0})
-    off = {"ddp.broadcast_buffers": False}
-    assert only_bounded(off, known) == []
-    assert only_bounded(off, replace(known, buffers_ns={})) == [*off]
-    assert only_bounded({**off, "optimizer.fused": True}, known) == ["optimizer.fused"]
-    saved = [step_ns(known) - step_ns(changed(other, off)) for other in (known, *others(known, off))]
-    assert saved == pytest.approx([40, 80])

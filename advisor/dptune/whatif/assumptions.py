@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from dptune.knobs import Value
-from dptune.whatif.bounds import BUFFERS, is_off
+from dptune.whatif.bounds import is_off
 from dptune.whatif.cpu.building import OPERATOR_VIEWS, PARAMETER_NS
 from dptune.whatif.cpu.communication import ADDING_NS, COMPRESSED_NS, HOOK_ENDS_NS, HOOK_NS, MATRIX_NS
 from dptune.whatif.cpu.loaders import TAKING_NS, WORKER_STARTS_NS
@@ -152,8 +152,6 @@ def _sentences(model: StepModel | Program, changes: Mapping[str, Value], traced:
     if model.others and any(name.startswith(_OF_THE_LINK) for name in changes):
         took = f"{max(model.others_ns.values(), default=0.0) / 1e6:.1f} ms"
         yield f"{model.others} collectives per step outside of backward passes are unchanged ({took})"
-    if changes.get(BUFFERS) is False and model.buffers_ns:
-        yield "without buffer broadcasts, a forward pass saves once to twice the time it waits for them"
     if changes.get("ddp.comm_hook", "none") != "none":
         yield _POWERSGD if changes["ddp.comm_hook"] == "powersgd" else _CAST
         yield _SIZES

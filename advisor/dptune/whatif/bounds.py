@@ -11,17 +11,10 @@ from dptune.whatif.cpu.communication import sends
 from dptune.whatif.cpu.model import Pass, RankStep, StepModel
 from dptune.whatif.cpu.unit_changes import parameter_dtype
 
-BUFFERS = "ddp.broadcast_buffers"
-
 
 def bounded(settings: Mapping[str, Value]) -> list[str]:
     """Those of the changes with only an upper bound of the saving."""
     return [name for name, value in settings.items() if name in BOUNDS and _is_bounded(name, value)]
-
-
-def only_bounded(settings: Mapping[str, Value], model: StepModel) -> list[str]:
-    """Those that this model does not predict: it may know what sending buffers takes of each forward pass."""
-    return [name for name in bounded(settings) if name != BUFFERS or not model.buffers_ns]
 
 
 def _is_bounded(name: str, value: Value) -> bool:
@@ -92,6 +85,6 @@ BOUNDS: dict[str, Callable[[StepModel], StepModel]] = {
     "precision.float32_matmul": _no_compute,
     "fsdp.param_dtype": _shorter_elements,
     "ddp.gradient_as_bucket_view": _no_hooks,
-    BUFFERS: _no_others,
+    "ddp.broadcast_buffers": _no_others,
 }
-_SAVES_WHEN_OFF = frozenset({BUFFERS})
+_SAVES_WHEN_OFF = frozenset({"ddp.broadcast_buffers"})

@@ -27,7 +27,7 @@ from dptune.runfile.facts import Facts
 from dptune.trace.run import Run
 from dptune.whatif import needed_facts, traced_steps
 from dptune.whatif.assumptions import assumed
-from dptune.whatif.bounds import only_bounded
+from dptune.whatif.bounds import bounded
 from dptune.whatif.cpu.building import Recorded, read
 from dptune.whatif.cpu.changes import changed
 from dptune.whatif.cpu.median_process import computing, exchanging
@@ -212,9 +212,7 @@ class RunModel:
             bound = f"{self.missed}: only an upper bound of the saving is known"
             few = isinstance(self.model, StepModel) and min(map(len, self.model.steps.values())) < ENOUGH_STEPS
             return f"{bound}; {MORE_STEPS}" if few else bound
-        only = (
-            gpu_bounded(self.model, changes) if isinstance(self.model, Program) else only_bounded(changes, self.model)
-        )
+        only = gpu_bounded(self.model, changes) if isinstance(self.model, Program) else bounded(changes)
         named = f"for {' and '.join(only)}, " if len(changes) > 1 else ""
         return f"{named}the model gives only an upper bound of the saving" if only else ""
 

@@ -7,15 +7,11 @@ from dataclasses import replace
 
 from dptune.knobs import Value
 from dptune.measured import Measured
-from dptune.whatif.bounds import BUFFERS
 from dptune.whatif.cpu import hybrid
 from dptune.whatif.cpu.model import StepModel
 from dptune.whatif.cpu.wrappers import APART, OTHER_APART
 from dptune.whatif.link import link_figures, link_range
 
-# Times what sending buffers takes of the passes: a rank that has sent goes on while they travel, on the same cores.
-# Without 25 MiB of buffers two Lightning ranks on two cores saved 32 % of a step, with 16 % in sending them.
-_BUFFERS_TIMES = 2.0
 _HOOK_TIMES = (0.6, 2.0)  # how far what a hook computes may be from its prediction
 # How far what the code of another wrapper takes may be from its prediction, and what is computed under it.
 _WRAPPER_TIMES = ((0.5, 0.87), (1.5, 1.15))
@@ -69,8 +65,6 @@ def others(model: StepModel, changes: Mapping[str, Value]) -> Iterator[StepModel
             yield replace(model, wrapper_times=times)
     if changes.get(hybrid.WITHIN_HOSTS):
         yield from hybrid.others_of(model, changes)
-    if changes.get(BUFFERS) is False:
-        yield replace(model, buffers_ns={rank: _BUFFERS_TIMES * ns for rank, ns in model.buffers_ns.items()})
     if "ddp.no_sync" in changes:
         yield replace(model, quiet_times=_QUIET)
     if changes.get("straggler.balanced"):
