@@ -46,8 +46,8 @@ from dptune.rule import DdpFacts, Rule, RunView, Threshold
 from dptune_rules.communication.ddp_argument import change
 from dptune_rules.known import passed_at
 
-# Times the time that passes wait for them on a CPU: cores that compute also send and copy them. Without 25 and 28 MiB of
-# buffers, two ranks on two cores saved 32 and 21 % of a step, with 16 and 19 % of it in sending them.
+# Times the time that passes wait for them on a CPU: cores that compute also send and copy them. Without 25 and 28 MiB
+# of buffers, two ranks on two cores saved 32 and 21 % of a step, with 16 and 19 % of it in sending them.
 BESIDES = 2.0
 TIMES = 1.5  # the bytes of the buffers: what is more is not theirs
 
