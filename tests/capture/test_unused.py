@@ -54,6 +54,8 @@ def test_parameters_without_an_optimizer(profile):
     assert (found.tensors, found.of_tensors, found.gradient_bytes) == (4, 6, 4 * (2 * 32 * 32 + 2 * 32))
     window = facts.window("untraced")
     assert window.steps * PASS_NS <= found.spent_ns <= sum(window.durations_ns)
+    least, likely, most = found.needless  # all of the body, and a part of the product of the head
+    assert 0 < least < likely < most <= 1
 
 
 def test_a_generators_pass_computes_gradients_of_the_discriminator(profile):
@@ -61,6 +63,8 @@ def test_a_generators_pass_computes_gradients_of_the_discriminator(profile):
     # Both passes run from one line of `update`; only the second is meant, and it is half of the time of both.
     assert (found.where, found.optimizer) == ("train.py:13", "train.py:9")
     assert (found.tensors, found.of_tensors) == (2, 6)
+    least, _, most = found.needless
+    assert 0 < least < most < 1  # a part of the product of the head: the body needs the rest
 
 
 @pytest.mark.thorough
@@ -124,6 +128,7 @@ def test_several_passes_through_one_graph(profile):
     assert (found.where, found.passes) == ("train.py:14", 3)
     window = facts.window("untraced")
     assert window.steps * PASS_NS <= found.again_ns < sum(window.backward_ns)
+    assert 0 < found.shared_part < 1  # the body is shared, the losses are not
 
 
 @pytest.mark.thorough

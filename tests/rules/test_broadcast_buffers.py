@@ -43,13 +43,16 @@ def test_buffers_that_keep_the_host_busy_while_the_gpu_idles(ask, make_facts, ha
 
 
 def test_on_a_cpu_copies_of_the_buffers_count_too(ask, make_measured, make_facts, hand_made):
-    """Of a step, 8 % are exposed broadcasts, 16 % on the rank that waits longest; with the copies 20 % on average."""
+    """Of a step, 8 % are exposed broadcasts, 16 % on the rank that waits longest; with the copies 20 % on average.
+
+    They may cost the compute beside them as much again.
+    """
     sent = hand_made.all_reduce(4_000_000, 1, kind="broadcast")
     rows = hand_made.overlap(("broadcast", "forward", 0.08), most=0.16)
     run = make_measured(device="cpu", overlap=rows, collectives=[sent], buffer_sync_share=0.2)
     (advice,) = ask("DP104", run, [make_facts(ddp=[SENDS])])
     assert advice.title == "The host spends 20 % of a step on DDP's buffer broadcasts (3.81 MiB)"
-    assert (advice.impact, advice.saves.high_share) == ("high", pytest.approx(0.28))
+    assert (advice.impact, advice.saves.high_share) == ("high", pytest.approx(2 * 0.28))
     small = make_measured(
         device="cpu",
         overlap=rows,
@@ -58,6 +61,7 @@ def test_on_a_cpu_copies_of_the_buffers_count_too(ask, make_measured, make_facts
     )
     (advice,) = ask("DP104", small, [make_facts(ddp=[replace(SENDS, buffer_bytes=400)])])
     assert advice.impact == "low"  # mostly start-up and waiting
+    assert advice.saves.high_share == pytest.approx(0.28)
 
 
 @pytest.mark.parametrize(

@@ -143,3 +143,29 @@ def test_garbage_that_the_loader_makes_comes_after_the_loader(
     (advice,) = ask("DP602", make_measured(wait_share=wait_share), [make_facts(windows=[timed])])
     assert (advice.impact, advice.confidence) == (impact, confidence)
     assert ("fix the loader first" in advice.watch) == (confidence == "medium")
+
+
+def collecting(spent_ms, *, calls=()):
+    """20 steps of 10 ms; those that collect take as much longer."""
+    took = [(10 + ms) * 1_000_000 for ms in spent_ms]
+    asked = [CollectCallFacts("train (train.py:9)", calls=5, spent_ns=sum(spent_ms) * 1_000_000)] if calls else []
+    return Window("untraced", 3, took, gc_ns=[ms * 1_000_000 for ms in spent_ms], collect_calls=asked)
+
+
+def test_a_line_that_all_ranks_reach_in_the_same_steps_holds_up_none_twice(ask, make_measured, make_facts):
+    """Both ranks collect 8 ms in every fourth step: 40 of 240 ms, whichever rank; amounts and number do not vary."""
+    every_fourth = [8, 0, 0, 0] * 5
+    facts = [make_facts(rank=rank, windows=[collecting(every_fourth, calls=[1])]) for rank in (0, 1)]
+    (advice,) = ask("DP602", make_measured(device="cpu", exposed_share=0.9), facts)
+    share = 40 / 240
+    assert advice.saves.basis == "timed"
+    assert (advice.saves.low_share, advice.saves.high_share) == pytest.approx((0.8 * share, 1.1 * share))
+    assert "in the same steps on all ranks" in advice.saves.how
+
+
+def test_ranks_that_collect_in_other_steps_may_hold_up_each_other(ask, make_measured, make_facts):
+    """The same line, but the second rank reaches it two steps later: 80 of 240 ms at most."""
+    apart = [[8, 0, 0, 0] * 5, [0, 0, 8, 0] * 5]
+    facts = [make_facts(rank=rank, windows=[collecting(ms, calls=[1])]) for rank, ms in enumerate(apart)]
+    (advice,) = ask("DP602", make_measured(device="cpu", exposed_share=0.9), facts)
+    assert (advice.saves.basis, advice.saves.high_share) == ("bound", pytest.approx(80 / 240))

@@ -743,3 +743,60 @@ def test_workers_alone_save_no_more_than_the_longest_idle_wait_of_a_step(make_me
     assert least_ns(traced, {"loader.num_workers": 1, "compute.times": 0.5}) == 0
     untraced = measured.model_copy(update={"step": measured.step.model_copy(update={"basis": "untraced"})})
     assert least_ns(untraced, {"loader.num_workers": 1}) == 0
+
+
+def waiting_ranks(make_facts, *waits_ms, workers=0, forms=("mask",)):
+    """Ranks whose steps of 10 ms wait so many ms for batches, found in `Images.__getitem__` each of 5 times."""
+    costly = {f"data.py:{line}": form for form in forms for line in (12, 14)}
+    cpu = DeviceFacts("cpu", cores=2, usable_cores=2, torch_threads=1)
+    return [
+        make_facts(
+            rank=rank,
+            loaders=[replace(loader(workers), costly_lines=costly)],
+            device=cpu,
+            windows=[replace(timed(READS, COMPUTES), loader_wait_ns=[ms * 1_000_000] * 5)],
+        )
+        for rank, ms in enumerate(waits_ms)
+    ]
+
+
+def test_without_the_slow_function_a_step_of_cpus_waits_less(ask, make_measured, make_facts):
+    """Ranks wait 5 and 6 of 10 ms, all of it in one function: in 10 of 10 samples, which is 79 % at least (Wilson)."""
+    measured = make_measured(device="cpu", input=waiting(0.55, computed_share=1.0))
+    (advice,) = ask("DP501", measured, waiting_ranks(make_facts, 5, 6))
+    assert advice.title.startswith("Make `Images.__getitem__` (data.py:14) cheaper")
+    least = 1 / (1 + 1.645**2 / 10)
+    assert advice.saves.basis == "sampled"
+    assert (advice.saves.low_share, advice.saves.high_share) == pytest.approx((0.7 * least * 0.5, 1.1 * 0.6))
+    assert advice.saves.predicted_share == pytest.approx(0.55)
+    assert advice.saves.how.startswith("if `Images.__getitem__` took no time: it takes 100 % of the time")
+
+
+@pytest.mark.parametrize(
+    ("device", "workers", "input_more", "busy"),
+    [
+        ("cuda", 0, {}, False),  # devices hide some of it
+        ("cpu", 1, {}, False),  # the wait is not the time of the function
+        ("cpu", 0, {"other_share": 0.7}, False),  # most of the wait is the sampler's
+        ("cpu", 0, {}, True),
+    ],
+)
+def test_elsewhere_the_wait_is_only_an_upper_bound(ask, make_measured, make_facts, device, workers, input_more, busy):
+    measured = make_measured(device=device, input=waiting(0.55, computed_share=1.0, **input_more))
+    (advice,) = ask("DP501", measured, waiting_ranks(make_facts, 5, 6, workers=workers), times_hold=not busy)
+    assert (advice.saves.basis, advice.saves.low_share) == ("bound", 0)
+
+
+def test_a_function_without_a_known_remedy_may_have_to_take_its_time(ask, make_measured, make_facts):
+    measured = make_measured(device="cpu", input=waiting(0.55, computed_share=1.0))
+    (advice,) = ask("DP501", measured, waiting_ranks(make_facts, 5, 6, forms=()))
+    assert (advice.saves.basis, advice.saves.low_share) == ("bound", 0)
+
+
+def test_a_function_that_was_timed_is_a_part_of_preparing_only(ask, make_measured, make_facts):
+    """No samples: reading takes 90 % of preparing, which is three quarters of a wait of 6 ms."""
+    facts = [replace(each, windows=[replace(each.windows[0], sampled=[])]) for each in waiting_ranks(make_facts, 6, 6)]
+    made_of = prepared(9, 9, 1, read_by="Images.__getitem__ (data.py:12)")
+    measured = make_measured(device="cpu", input=waiting(0.6, computed_share=1.0, other_share=0.25, preparing=made_of))
+    (advice,) = ask("DP501", measured, facts)
+    assert advice.saves.low_share == pytest.approx(0.7 * 0.9 * 0.75 * 0.6)

@@ -25,3 +25,14 @@ def test_four_passes_where_one_would_do(ask, make_measured, make_facts):
 def test_quiet_where_they_take_little(ask, make_measured, make_facts):
     assert ask("DP611", make_measured(device="cpu"), run(make_facts, again_ms=2)) == []
     assert ask("DP611", make_measured(device="cpu"), [make_facts()]) == []
+
+
+def test_on_a_cpu_what_an_earlier_pass_went_through_is_saved(ask, make_measured, make_facts):
+    """15 of 50 ms are later passes, 60 % of them in shared operators. One rank waits for no other."""
+    window = Window("untraced", 3, [10_000_000] * 5, backward_ns=[6_000_000] * 5, backward_cpu_ns=[4_000_000] * 5)
+    passes = [RepeatedPassFacts("train.py:69", 4.0, 15_000_000, 0.6)]
+    facts = [make_facts(windows=[window], repeated_passes=passes)]
+    (advice,) = ask("DP611", make_measured(device="cpu", world=1), facts)
+    assert advice.saves.basis == "timed"
+    low, high = 0.8 * 0.3 * 0.6 * 0.8, 1.1 * 0.3 * 0.6 * 1.2
+    assert (advice.saves.low_share, advice.saves.high_share) == pytest.approx((low, high))

@@ -1,5 +1,7 @@
 """Gradients that nobody uses: facts are made up, shares are worked out by hand."""
 
+from dataclasses import replace
+
 import pytest
 
 from dptune.measured import Missing
@@ -82,3 +84,26 @@ def test_quiet_where_little_is_unused(ask, make_measured, make_facts):
 def test_what_was_not_timed_is_missing(ask, make_measured, make_facts):
     with pytest.raises(Missing, match="no untraced steps were timed"):
         ask("DP109", make_measured(device="cpu"), run(make_facts, window=False))
+
+
+def test_on_a_cpu_the_part_of_the_pass_that_these_gradients_need_is_saved(ask, make_measured, make_facts):
+    """The pass takes 40 % of a step, 20 to 50 % of it for these gradients; three quarters of backward time computes."""
+    computing = Window("untraced", 3, [10_000_000] * 5, backward_ns=[6_000_000] * 5, backward_cpu_ns=[4_500_000] * 5)
+
+    def advised(measured, **more):
+        (facts,) = run(make_facts, needless=[0.2, 0.3, 0.5])
+        return ask("DP109", measured, [replace(facts, windows=[replace(computing, **more)])])
+
+    (advice,) = advised(make_measured(device="cpu"))
+    assert advice.saves.basis == "timed"
+    assert (advice.saves.low_share, advice.saves.high_share) == pytest.approx((0.8 * 0.4 * 0.2 * 0.75, 1.1 * 0.4 * 0.5))
+    assert (advice.saves.predicted_share, advice.impact) == (pytest.approx(0.12), "medium")
+    (advice,) = advised(make_measured(device="cpu"), backward_cpu_ns=[])
+    assert (advice.saves.basis, advice.saves.high_share, advice.impact) == ("bound", pytest.approx(0.4), "high")
+
+
+def test_quiet_where_the_gradients_need_little_of_their_pass(ask, make_measured, make_facts):
+    """10 % of a pass that takes 40 % of a step."""
+    computing = Window("untraced", 3, [10_000_000] * 5, backward_ns=[6_000_000] * 5, backward_cpu_ns=[6_000_000] * 5)
+    (facts,) = run(make_facts, needless=[0.05, 0.1, 0.12])
+    assert ask("DP109", make_measured(device="cpu"), [replace(facts, windows=[computing])]) == []

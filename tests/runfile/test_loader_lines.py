@@ -28,7 +28,9 @@ def test_the_function_and_its_line_over_ranks_with_its_share():
     """6 + 2 of 10 ms in `encode`, most of it on line 37; 1 in `collate` itself; 1 in a library that the loop calls."""
     first = rank_of(place(COLLATES, ENCODES, LISTED, ms=6), place(COLLATES, ms=1))
     second = rank_of(place(COLLATES, ENCODES, ms=2), place(ms=1))
-    assert hottest_in_loader([first, second]) == HotFunction("Tokenizer.encode", "text.py:37", pytest.approx(0.8))
+    assert hottest_in_loader([first, second]) == HotFunction(
+        "Tokenizer.encode", "text.py:37", pytest.approx(0.8), pytest.approx(0.6785, abs=1e-4)
+    )  # of 40 samples: Wilson's interval at 90 %
 
 
 @pytest.mark.parametrize(

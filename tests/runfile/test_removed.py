@@ -51,6 +51,19 @@ def test_work_timed_in_each_step():
 
 
 def test_few_steps_are_unsure():
-    """0 and 40 of 100 in turn, 8 steps: a mean of 20, sd 21.38, so 160 is unsure by 1.645 x 21.38 x sqrt(8) = 99.5."""
-    found = saved_share_of_steps({0: [0, 40] * 4}, {0: [100] * 8}, None)
+    """0 or 40 of 100, 8 steps: a mean of 20, sd 21.38, so 160 is unsure by 1.645 x 21.38 x sqrt(8) = 99.5."""
+    found = saved_share_of_steps({0: [0, 0, 40, 40] * 2}, {0: [100] * 8}, None)
     assert (found.least, found.most) == (pytest.approx(0.0756, abs=1e-3), pytest.approx(0.3244, abs=1e-3))
+
+
+def test_work_in_every_fourth_step_varies_by_its_amounts_and_not_by_chance():
+    """20 steps of 100; 30 to 50 in each fourth: 200, sd 7.07, so it is unsure by 1.645 x 7.07 x sqrt(5) = 26."""
+    amounts = [40, 30, 40, 50, 40]
+    found = saved_share_of_steps({0: [ns for each in amounts for ns in (each, 0, 0, 0)]}, {0: [100] * 20}, None)
+    assert (found.least, found.most) == (pytest.approx(0.087, abs=1e-3), pytest.approx(0.113, abs=1e-3))
+
+
+def test_a_window_may_hold_one_more_of_such_steps_than_the_usual_one():
+    """Of 20 steps each sixth from the first on takes 40: 4 steps, where 20 steps hold 3 1/3 on average."""
+    found = saved_share_of_steps({0: ([40] + [0] * 5) * 3 + [40, 0]}, {0: [100] * 20}, None)
+    assert (found.least, found.likely) == (pytest.approx((160 - 40 * 2 / 3) / 2000), pytest.approx(0.08))

@@ -48,7 +48,7 @@ from dptune.runfile.slow_steps import SlowSteps
 from dptune.runfile.step_draws import StepDrawFacts, equal_draws
 from dptune.runfile.training_mode import ActiveDropoutFacts, TrainingModeFacts
 from dptune.runfile.undivided_losses import UndividedLossFacts
-from dptune.runfile.unused import UnusedGradientFacts
+from dptune.runfile.unused import RepeatedPassFacts, UnusedGradientFacts
 from dptune.runfile.weight_penalties import WeightPenaltyFacts
 
 __all__ = [
@@ -89,6 +89,7 @@ __all__ = [
     "ProbabilityLossFacts",
     "RegisteredHookFacts",
     "RepeatedForwardFacts",
+    "RepeatedPassFacts",
     "Rule",
     "RuleModule",
     "RunView",

@@ -148,6 +148,20 @@ class RunView(RanksView):
         low = min(most, saved_part[0] * low_share)
         return self._saving(low, most, "timed", how, min(most, max(low, likely_share)), mean_ns)
 
+    def of_pass(self, share: float, least: float, likely: float, most: float, how: str) -> Saving | None:
+        """What a CPU run saves without a part of backward passes that take this share of the step, by their operators.
+
+        Of several ranks the lower end counts the time in which passes compute: in the rest they may wait for
+        collectives. None on a GPU, and where the saving may be zero.
+        """
+        window = self.facts[0].window("untraced") if self.facts else None
+        if self.measured.known("device_kind") != "cpu" or window is None or not sum(window.backward_cpu_ns):
+            return None
+        alone = self.measured.known("world_size") == 1
+        computing = 1.0 if alone else min(1.0, sum(window.backward_cpu_ns) / max(1, sum(window.backward_ns)))
+        least *= share * computing
+        return self.timed(least, max(least, share * likely), share * most, how) if least > 0 else None
+
     def narrowed(self, saves: Saving, low_share: float, likely_share: float, high_share: float, why: str) -> Saving:
         """A prediction with other shares of the step; `why` is appended to its explanation."""
         narrow = self._saving(low_share, high_share, saves.basis, f"{saves.how}, {why}", likely_share)

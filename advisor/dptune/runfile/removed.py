@@ -12,6 +12,9 @@ from math import sqrt
 from statistics import mean, median, quantiles, stdev
 from typing import NamedTuple
 
+from dptune.runfile.periods import periods
+
+_HARDLY = 0.1  # of the longest work of a step: a step with less has hardly any
 _Z = 1.645  # of a normal distribution: 5 % lie beyond on either side
 
 
@@ -86,5 +89,17 @@ def _low(values: Sequence[float]) -> float:
 
 
 def _error(each_ns: Sequence[float]) -> float:
-    """The sampling error of the sum over independent steps."""
-    return _Z * stdev(each_ns) * sqrt(len(each_ns)) if len(each_ns) > 1 else 0.0
+    """The sampling error of the sum over the steps.
+
+    Work in every N-th step varies by its amounts, and by how many such steps a window of this length holds. Otherwise
+    steps count as independent.
+    """
+    if len(each_ns) < 2 or max(each_ns) <= 0:
+        return 0.0
+    working = [at for at, ns in enumerate(each_ns) if ns > _HARDLY * max(each_ns)]
+    found = periods(working, len(each_ns))
+    if len(found) != 1 or set(found[0].steps) != set(working):
+        return _Z * stdev(each_ns) * sqrt(len(each_ns))
+    amounts = [each_ns[at] for at in working]
+    by_number = abs(len(each_ns) / found[0].every - len(working)) * mean(amounts)
+    return _Z * stdev(amounts) * sqrt(len(amounts)) + by_number

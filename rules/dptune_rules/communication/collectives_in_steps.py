@@ -35,6 +35,10 @@ once more in each step. Objects are pickled, and their sizes are sent in a colle
 - One rank that reads the data for all: let each rank read its own part (`DistributedSampler`).
 - Values that must be reduced in each step: pass `async_op=True`, and wait when the result is needed.
 
+On a CPU the saving is predicted for collectives that all ranks complete together. It starts at the time in these calls
+that is no waiting for another rank, because the next all-reduce may wait for it instead, less a fifth. It ends at the
+time of the rank that spends most. Where one rank sends to the others, the saving is an upper bound.
+
 ## When to leave it alone
 
 - Model, tensor or pipeline parallel training, and losses over the samples of all ranks: there the step needs them.
@@ -55,7 +59,7 @@ from math import prod
 from statistics import mean
 from typing import NamedTuple
 
-from dptune.advice import Advice, Evidence
+from dptune.advice import Advice, Evidence, Saving
 from dptune.measured import CommunicationFigures, digits
 from dptune.rule import CallFacts, DdpFacts, Rule, RunView, Threshold
 
@@ -91,6 +95,15 @@ EACH_STEP = 0.5  # calls for each step from which on a line is taken to belong t
 WORTH_SHARE = Threshold("worth_share", 0.02, "low impact from here: savings below 2 % of a step are not worth a change")
 
 OF_A_MODEL = ("p2p", "all_to_all")
+
+# All ranks have the result of these at the same moment, so each spends at least the transfer in them.
+SYMMETRIC = frozenset(
+    {
+        *("all_reduce", "all_gather", "all_gather_into_tensor", "all_gather_object", "barrier", "monitored_barrier"),
+        *("reduce_scatter", "reduce_scatter_tensor", *TENSORS),
+    }
+)
+UNSPLIT = 0.1  # of the exposed communication: more that is not split into transfer and waiting leaves a bound
 
 CLIPPING = "torch.clip_grad_norm_"
 
@@ -180,7 +193,8 @@ def check(run: RunView) -> Iterator[Advice]:
         if _PICKLED in settings
         else "The script waits in each call until the slowest rank has arrived.",
         changes=[],
-        saves=run.bound(0.0, most, _IN_ROWS if spent is None else _IN_CALLS),
+        saves=(_predicted(run, called, rows, spent, most) if spent else None)
+        or run.bound(0.0, most, _IN_ROWS if spent is None else _IN_CALLS),
         confidence="medium",
         evidence=[
             Evidence(
@@ -274,6 +288,26 @@ def _spent(run: RunView, called: list[_Called]) -> list[float] | None:
             return None
         shares.append(sum(line.untraced_ns for line in rank_lines) / sum(window.durations_ns))
     return shares if any(shares) else None
+
+
+def _predicted(
+    run: RunView, called: list[_Called], rows: list[CommunicationFigures], spent: list[float], most: float
+) -> Saving | None:
+    """The saving without these calls: at least the time in them on each rank that is no waiting for another.
+
+    A rank that waits there for another may wait in the next all-reduce instead. None where that is unknown, where one
+    rank sends to the others, which would then do the work themselves, and where the saving may be zero.
+    """
+    account, lines = run.measured.account, {line.where for line in called}
+    functions = {call.function for facts in run.facts for call in facts.calls if (call.where or "") in lines}
+    whole = len(run.facts) == (run.measured.known("world_size") or len(run.facts))
+    unsplit = account.exposed_unsplit_ns > UNSPLIT * account.exposed_communication_ns
+    if not whole or unsplit or not functions <= SYMMETRIC or any(line.setting == _DISPATCHED for line in called):
+        return None
+    waiting = sum(row.exposed_ns - row.exposed_transfer_ns for row in rows) / account.window_ns
+    least = min(spent) - run.unstretched(waiting)
+    how = "the time in these calls in untraced steps; the lower end leaves out waiting for other ranks"
+    return run.timed(least, (least + mean(spent)) / 2, most, how) if least > 0 else None
 
 
 def _share_a_model(run: RunView) -> bool:

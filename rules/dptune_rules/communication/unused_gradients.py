@@ -32,8 +32,9 @@ the ranks, used or not.
   With DistributedDataParallel around `net_d`, call `net_d.module` in this pass: DDP expects a gradient of every
   parameter after a forward pass through it.
 
-The saving is an upper bound: the whole backward pass; on a GPU its share of backward compute, plus the exposed
-transfer.
+On a CPU, operators of the first backward passes are timed, and the saving is predicted: the time in operators that lead
+to these parameters only, and about half of that in operators that also lead to others. Otherwise it is an upper bound:
+the whole backward pass; on a GPU its share of backward compute, plus the exposed transfer.
 
 ## When to leave it alone
 
@@ -51,12 +52,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from dptune.advice import Advice, Evidence
+from dptune.advice import Advice, Evidence, Saving
 from dptune.rule import Rule, RunView, Threshold, UnusedGradientFacts
 from dptune_rules.known import known
 
 WORTH_SHARE = Threshold(
-    "worth_share", 0.05, "impact is medium from here; counts the whole backward pass, not only these gradients"
+    "worth_share", 0.05, "impact is medium from here; where operators were not timed, the whole backward pass counts"
 )
 TENSORS_SHARE = Threshold(
     "tensors_share", 0.1, "of the parameter tensors in the pass: fewer (a single unused head) cost next to nothing"
@@ -80,7 +81,8 @@ def check(run: RunView) -> Iterator[Advice]:
         if not unused.of_tensors or unused.tensors < run.limit(TENSORS_SHARE) * unused.of_tensors:
             continue
         share = _share(run, unused.spent_ns, reduced=unused.reduced)
-        impact = run.impact(share, WORTH_SHARE)
+        saves = _predicted(run, unused, share)
+        impact = run.impact(share if saves is None else saves.predicted_share or 0.0, WORTH_SHARE)
         if impact is None:
             continue
         what = f"{unused.tensors:,} of {unused.of_tensors:,} parameter tensors{_named(unused.modules)}"
@@ -95,7 +97,7 @@ def check(run: RunView) -> Iterator[Advice]:
             + (", averaged over the ranks," if unused.reduced else "")
             + (" and never used." if unused.optimizer is None else " and then zeroed."),
             changes=[],
-            saves=run.bound(0.0, share, "this backward pass takes"),
+            saves=saves or run.bound(0.0, share, "this backward pass takes"),
             confidence="high",
             evidence=[
                 *known("backward pass", unused.where),
@@ -110,6 +112,15 @@ def check(run: RunView) -> Iterator[Advice]:
             watch=watch,
             fingerprint=f"{RULE.code}:{unused.where}",
         )
+
+
+def _predicted(run: RunView, unused: UnusedGradientFacts, share: float) -> Saving | None:
+    """The saving by the part of the pass that only these gradients need; None where it is not known."""
+    if len(unused.needless) != 3 or sorted(unused.needless) != unused.needless:
+        return None
+    least, likely, most = unused.needless
+    how = f"{100 * least:.0f} to {100 * most:.0f} % of this backward pass is in operators for these gradients only"
+    return run.of_pass(share, least, likely, most, how)
 
 
 def _text(unused: UnusedGradientFacts, what: str) -> tuple[str, str]:

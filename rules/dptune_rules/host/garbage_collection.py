@@ -28,8 +28,8 @@ If possible, keep the data set in tensors or arrays, not in millions of lists an
 
 On a CPU the saving is predicted for the mean step. It starts at the time that the busiest rank saves, less a fifth for
 collections that remain. It ends at the collection time of all ranks together, because ranks that collect at different
-moments hold each other up. Otherwise that sum is an upper bound, limited to the time in which the busiest rank does not
-compute.
+moments hold each other up; where a line asks all ranks to collect in the same steps, at the longest. Otherwise
+that sum is an upper bound, limited to the time in which the busiest rank does not compute.
 
 ## When to leave it alone
 
@@ -44,7 +44,7 @@ compute.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from dptune.advice import Advice, Evidence, Saving
 from dptune.measured import Missing
@@ -52,6 +52,8 @@ from dptune.rule import Rule, RunView, Threshold
 
 WORTH_SHARE = Threshold("worth_share", 0.02, "low impact from here: savings below 2 % of a step are not worth a change")
 
+HARDLY = 0.1  # of the longest collection: the rest of a step is young objects
+SAME = 0.5  # of the longest on another rank: a rank collects in the same step
 IN_LOADER = 0.8  # of the collection time; the rest is young objects, collected wherever the script is
 OF_LOADER = (
     "The collections run while the data loader prepares batches. Fewer objects per batch mean fewer collections: fix "
@@ -133,8 +135,17 @@ def check(run: RunView) -> Iterator[Advice]:
 def _predicted(run: RunView) -> Saving | None:
     windows = {facts.rank: facts.window("untraced") for facts in run.facts}
     spent_ns = {rank: window.gc_ns for rank, window in windows.items() if window and len(window.gc_ns) == window.steps}
-    how = "the time in the garbage collector, from what the busiest rank saves to the sum over all ranks"
-    return run.removed_of_steps(spent_ns, how, in_turn=True)
+    at_once = run.collecting_line() is not None and _in_the_same_steps([*spent_ns.values()])
+    how = "the time in the garbage collector, "
+    how += "in the same steps on all ranks" if at_once else "from what the busiest rank saves to the sum over all ranks"
+    return run.removed_of_steps(spent_ns, how, in_turn=not at_once)
+
+
+def _in_the_same_steps(spent_ns: Sequence[Sequence[int]]) -> bool:
+    """Whether all ranks collect in the same steps, for about as long: a line that asks for it holds up none twice."""
+    by_step = list(zip(*spent_ns, strict=False))
+    longest = max(map(max, by_step), default=0)
+    return all(min(each) >= SAME * max(each) for each in by_step if max(each) > HARDLY * longest)
 
 
 def _by_step(run: RunView) -> tuple[list[list[int]], list[list[int]]]:

@@ -48,7 +48,9 @@ The saving is at most the wait, and at most what the proposed workers can hide. 
 cores, one worker instead of none: a wait of 41 % of a step, 27 to 42 % saved over 5 pairs. On a CPU a cheaper batch
 also frees cores for communication: it saves at most the wait plus the core time of batch preparation, and at most the
 time in which a rank computes nothing else. Where ranks waited for 59 and 62 % of a step, this bound was 75 and 74 %,
-and 65 % was saved both times.
+and 65 % was saved both times. If the training process prepares batches itself, one function takes most of that, and
+its remedy is known, the saving is predicted as if it took no time: from seven tenths of its part of the wait to a tenth
+above this bound. Without a known remedy it may have to take that time, so the saving may be zero.
 
 If the slowest line has a known costly pattern, the remedy is named: a comparison with a whole column for each sample,
 an archive that is opened for each sample, `index()` of a list, `pop(i)` from the middle of a list, and the patterns
@@ -98,7 +100,7 @@ from dptune.advice import Advice, Impact
 from dptune.measured import Missing, digits
 from dptune.rule import Rule, RunView, Threshold
 from dptune_rules.call_paths import call_path_evidence
-from dptune_rules.input import batch_transfer, costly_forms, loader_words
+from dptune_rules.input import batch_transfer, cheaper_batches, costly_forms, loader_words
 from dptune_rules.input.batch_preparation import MOST_SHARE, costly_function, sent_mib, slow_part, takes_indices
 from dptune_rules.input.batch_transfer import KEEPS_UP_SHARE, MANY_TENSORS
 from dptune_rules.input.loader_cores import (
@@ -189,6 +191,7 @@ def check(run: RunView) -> Iterator[Advice]:
             + " `DataLoader(dataset, batch_size=None, sampler=BatchSampler(sampler, batch_size, drop_last))`"
         )
     culprit = costly_function(run, preparing)
+    instead = costly_forms.remedy(run, loader, culprit, preparing) if culprit else ""
     batch_ms = wait * run.measured.step.time_ns / 1e6 / batches_per_step(run)
     prepared = 1 - (run.measured.input.other_share if now == 0 else 0.0)  # the part that workers can take over
     handover = run.limit(HANDOVER_MS) / batch_ms
@@ -215,6 +218,9 @@ def check(run: RunView) -> Iterator[Advice]:
     elif longest_idle < longest:
         how += " during which the device is idle"
     saves = of_cheaper = run.bound(0.0, most, how)
+    if culprit and instead and now == 0 and run.times_hold and prepared >= 1 - run.limit(MOST_SHARE):
+        of_cheaper = cheaper_batches.without_function(run, culprit, prepared=prepared, most=most) or of_cheaper
+        saves = of_cheaper
     if then is not None:
         most = min(longest_idle * prepared, 1 - (now or longest) / then)
         how = "the wait, or what this number of workers can hide, whichever is smaller"
@@ -285,7 +291,7 @@ def check(run: RunView) -> Iterator[Advice]:
         title=title,
         why=why,
         changes=changes,
-        remedy=costly_forms.remedy(run, loader, culprit, preparing) if culprit else "",
+        remedy=instead if culprit else "",
         saves=saves,
         confidence=_confidence(run, now, host - wait),
         evidence=[

@@ -24,12 +24,14 @@ from torch.optim import Optimizer
 
 from dptune.capture.injected.observe.graph_inputs import GraphInputs
 from dptune.capture.injected.observe.left_out import AddedParameters, left_out
+from dptune.capture.injected.observe.pass_times import PassClock, PassTimes
 from dptune.capture.injected.observe.places import Places, is_the_users, users_line
 from dptune.runfile.left_out import LeftOutFacts
 from dptune.runfile.unused import RepeatedPassFacts, UnusedGradientFacts
 
 _WALKS = 3  # passes of one call whose graph is read: what a model freezes may change after the first
 _NODES = 200_000  # of a graph; a larger one is not read
+_REPEATS = 8  # passes of one call in a step whose graph is read
 _CALLS = 32  # calls of backward that are distinguished
 _DEPTH = 3  # lines of the script that tell a call apart
 _PENDING = 64  # passes that an optimizer may leave behind; of one that never steps no more are kept
@@ -42,7 +44,8 @@ class _Call:
     """One place that calls backward.
 
     `leaves`: the parameters it computes gradients of, with some of their values; `order`: when each was first used;
-    `earliest`: the one that was used first, which all losses of a step share if they share any.
+    `earliest`: the one that was used first, which all losses of a step share if they share any. `times` are of its last
+    pass that was timed, and `shared_ns` of `timed_ns` were in operators that an earlier pass of the step went through.
     """
 
     where: str | None
@@ -50,9 +53,15 @@ class _Call:
     order: dict[int, int] = field(default_factory=dict)
     earliest: weakref.ref[Any] | None = None
     walks: int = 0
+    walking: bool = False
     whole: bool = True
     spent_ns: int = 0
     nodes: set[int] = field(default_factory=set)  # of the graph of its last pass, by their sequence numbers
+    times: PassTimes | None = None
+    earlier: set[int] = field(default_factory=set)  # nodes of the passes of this step
+    shared_ns: int = 0
+    timed_ns: int = 0
+    counted: PassTimes | None = None
     shared: bool = False  # whether a later pass of a step went through nodes of an earlier one
     in_step: int = 0  # passes with retain_graph since an optimizer last stepped
     firsts: int = 0
@@ -95,6 +104,7 @@ class Unused:
         self._again = False  # whether the pass adds to gradients of one through the same graph
         self.timing = False  # whether steps run without the profiler
         self.inputs = GraphInputs()
+        self._clock = PassClock()
 
     def before_pass(self, roots: Any, inputs: Any = None, retain: Any = None) -> None:
         """A backward pass starts from these tensors; called from the function that the script called."""
@@ -108,7 +118,7 @@ class Unused:
             if at not in self._calls and len(self._calls) < _CALLS:
                 self._calls[at] = _Call(users_line(frame))
             call = self._calls.get(at)
-            if call is not None and call.walks < _WALKS:
+            if call is not None and self._is_read(call):
                 self._read_graph(call, roots)
                 call.runs_at = call.runs_at or self.inputs.runs_at(call.leaves.keys() - self._held())
             if call is not None and call.entered_at is None and call.discarded_by:
@@ -123,9 +133,11 @@ class Unused:
     def after_pass(self) -> None:
         """It has ended."""
         call, self._call = self._call, None
+        self._clock.end()
         if call is None:
             return
         with contextlib.suppress(Exception):
+            self._count_shared(call)
             if self.timing:
                 spent_ns = time.perf_counter_ns() - self._begun_ns
                 call.spent_ns += spent_ns
@@ -138,8 +150,9 @@ class Unused:
         """An optimizer has made a step: it has used what its parameters' gradients hold."""
         with contextlib.suppress(Exception):
             for call in self._calls.values():
-                call.in_step = 0
+                call.in_step, call.earlier = 0, set()
             self.inputs.stepped()
+            self._clock.stepped()
             first = _first(optimizer)
             known = self._updates.get(first)
             if known is None:
@@ -182,7 +195,12 @@ class Unused:
     def repeated(self) -> list[RepeatedPassFacts]:
         """Calls that go back through one graph several times a step, and add up the gradients."""
         return [
-            RepeatedPassFacts(call.where, (call.repeats + call.firsts) / call.firsts, call.again_ns)
+            RepeatedPassFacts(
+                call.where,
+                (call.repeats + call.firsts) / call.firsts,
+                call.again_ns,
+                call.shared_ns / call.timed_ns if call.timed_ns else None,
+            )
             for call in self._calls.values()
             if call.shared and call.repeats >= _OFTEN
         ]
@@ -208,16 +226,37 @@ class Unused:
         groups = (group for optimizer in self._places.alive(Optimizer) for group in optimizer.param_groups)
         return {id(parameter) for group in groups for parameter in group["params"]}
 
+    def _is_read(self, call: _Call) -> bool:
+        """Whether the graph of this pass is read: of the first passes, and of those that follow them in a step."""
+        if call.in_step == 0:
+            call.walking = call.walks < _WALKS
+            call.walks += call.walking
+        return call.walking and call.whole and call.in_step < _REPEATS
+
+    def _count_shared(self, call: _Call) -> None:
+        """Of a pass that follows another in its step: the time in operators that it shares with those before."""
+        times = call.times
+        if times is None or not times.spent_ns or call.counted is times:
+            return
+        if self._again:
+            shared_ns, timed_ns = times.shared_with(call.earlier)
+            call.shared_ns += shared_ns
+            call.timed_ns += timed_ns
+        call.earlier |= times.spent_ns.keys()
+        call.counted = times
+
     def _read_graph(self, call: _Call, roots: Any) -> None:
-        call.walks += 1
         found = _leaves([roots] if isinstance(roots, torch.Tensor) else roots)
         if found is None:
-            call.whole, call.walks = False, _WALKS
+            call.whole, call.times = False, None
             return
-        leaves, nodes = found
+        leaves, operators = found
+        nodes = {operator._sequence_nr() for operator in operators}
         call.order.update({id(leaf): number for leaf, number in leaves})
         call.shared = call.shared or (call.in_step > 0 and not call.nodes.isdisjoint(nodes))
         call.nodes = nodes
+        with contextlib.suppress(Exception):
+            call.times = None if self._sharded() else self._clock.watch(operators)
         parameters = [(number, leaf) for leaf, number in leaves if isinstance(leaf, nn.Parameter)]
         if parameters and call.in_step == 0:
             call.earliest = weakref.ref(min(parameters, key=lambda used: used[0])[1])
@@ -281,6 +320,7 @@ class Unused:
             spent_ns=call.spent_ns,
         )
         wanted = {id(leaf) for leaf in leaves}
+        found.needless = list(call.times.needless(wanted) or ()) if call.times is not None else []
         for module in self._places.ddp():
             names = [name for name, parameter in module.module.named_parameters() if id(parameter) in wanted]
             if names:
@@ -314,20 +354,20 @@ def _keeps_gradients(call: _Call) -> bool:
     return leaf is not None and leaf.grad is not None
 
 
-def _leaves(roots: Iterable[Any]) -> tuple[list[tuple[Any, int]], set[int]] | None:
-    """The tensors that a backward pass from these accumulates gradients in, and the sequence numbers of the operators.
+def _leaves(roots: Iterable[Any]) -> tuple[list[tuple[Any, int]], list[Any]] | None:
+    """The tensors that a backward pass from these accumulates gradients in, and the operators.
 
     With each tensor the sequence number of the first operator that uses it. None of a graph too large to read.
     """
     todo = deque(root.grad_fn for root in roots if root.grad_fn is not None)
-    seen, found, numbers = set(todo), [], set[int]()
+    seen, found, operators = set(todo), [], list[Any]()
     uses: dict[Any, int] = {}  # of the nodes that accumulate gradients
     while todo:
         node = todo.popleft()
         if (leaf := getattr(node, "variable", None)) is not None:
             found.append((node, leaf))
         else:
-            numbers.add(node._sequence_nr())
+            operators.append(node)
         for following, _ in node.next_functions:
             if getattr(following, "variable", None) is not None:
                 uses[following] = min(uses.get(following, node._sequence_nr()), node._sequence_nr())
@@ -336,7 +376,7 @@ def _leaves(roots: Iterable[Any]) -> tuple[list[tuple[Any, int]], set[int]] | No
                 todo.append(following)
         if len(seen) > _NODES:
             return None
-    return [(leaf, uses.get(node, 0)) for node, leaf in found], numbers
+    return [(leaf, uses.get(node, 0)) for node, leaf in found], operators
 
 
 def _sample(parameter: torch.Tensor) -> torch.Tensor:
