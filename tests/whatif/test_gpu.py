@@ -6,6 +6,7 @@ from dataclasses import replace
 from itertools import pairwise
 from math import hypot
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 from hypothesis import assume, given, settings
@@ -48,6 +49,8 @@ from ..measure.handmade import (  # noqa: TID252 - tests are no installed packag
     on_device,
     step,
 )
+from ..measure.many_ranks import Planted  # noqa: TID252
+from ..measure.many_ranks import run as run_of_many  # noqa: TID252
 
 SAMPLES = Path(__file__).parents[2] / "sample_traces" / "gpu"
 LINK = Link(0.0, 1.0)
@@ -634,3 +637,21 @@ def test_a_host_that_launched_all_before_the_first_step_limits_a_quick_device(
     assert us(made) == pytest.approx(100)
     quick = changed(made, {"compute.times": 0.05, "host.times": host})
     assert us(quick) == pytest.approx(step_us)
+
+
+@given(late=st.integers(0, 7), delay_us=st.sampled_from([500.0, 3_000.0]))
+@settings(max_examples=4)
+def test_without_a_straggler_no_gap_between_its_kernels_is_longer_than_on_others(late: int, delay_us: float) -> None:
+    """Each step of the late rank begins with a gap that no call explains; the same run without it is the truth."""
+
+    def step_ns(folder: Path, planted: Planted) -> tuple[float, float]:
+        folder.mkdir()
+        made = program(run_of_many(folder, 2, planted))
+        return made.step_ns(), changed(made, {"straggler.removed": True}).step_ns()
+
+    with TemporaryDirectory() as work:
+        even = step_ns(Path(work) / "even", Planted())
+        before, after = step_ns(Path(work) / "late", Planted(delays=lambda rank, _: delay_us * (rank == late)))
+    assert even[1] == pytest.approx(even[0], rel=0.005)
+    assert before == pytest.approx(even[0] + 1000 * delay_us, rel=0.01)
+    assert after == pytest.approx(even[0], rel=0.005)

@@ -98,7 +98,8 @@ _ON_GPUS = {
     "longer in proportion",
     "ddp.no_sync": "a pass without communication takes as long as before, without the time in DDP's reducer",
     "straggler.balanced": "each kernel and the host work before each launch take their mean over ranks",
-    "straggler.removed": "each kernel of the slowest rank, and its host work, take the median of the others",
+    "straggler.removed": "each kernel of the slowest rank, the gap before it and the host work take the median of the "
+    "others",
     "loader.batch_size": _BATCH,
     "batch.": _BATCH,
     "loader.num_workers": "each worker prepares a batch as fast as the script did; workers alone save at most the "

@@ -1,8 +1,8 @@
 """A rank that is no longer late, or work that is spread evenly, in a program.
 
 Ranks run the same script, so the nth call that launches something in a step of one rank does what the nth call of the
-others does: kernels and copies, and what the host did before the call, are compared with the same call's on the others.
-Where ranks launch different numbers of operations, whole steps are compared.
+others does: kernels and copies, the gaps before them, and what the host did before the call, are compared with the same
+call's on the others. Where ranks launch different numbers of operations, whole steps are compared.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from dptune.whatif.gpu.program import Program
 
 _DEVICE = frozenset({*COMPUTING, Kind.COPY})
 _HOST = frozenset({Kind.HOST, Kind.UPDATING, Kind.INPUT})
+_GAPS = frozenset({Kind.ORDER})
 _PASSES = frozenset({Kind.HOST})
 _Key = tuple[int, int]  # step, the number of a call in it
 _KeyOf = Callable[[int, Edge], _Key | None]
@@ -39,7 +40,7 @@ def without_straggler(program: Program, value: Value) -> Program:
         return {late: others / spent[late]} if spent[late] else {}
 
     key_of = _calls(program) or _steps(program)
-    for kinds in (_DEVICE, _HOST):
+    for kinds in (_DEVICE, _HOST, _GAPS):
         even = _evened(program, kinds, key_of, median_of_others)
         if _spent_ns(even, kinds, late) < _spent_ns(program, kinds, late):
             program = even
@@ -156,7 +157,8 @@ def _calls(program: Program) -> _KeyOf | None:
 
     def of(place: int, edge: Edge) -> _Key | None:
         if edge.kind not in _HOST:
-            return found.get(launched.get(edge.item, -1)) or first_of.get(edge.item)
+            begin = place if edge.kind in _GAPS else edge.item
+            return found.get(launched.get(begin, -1)) or first_of.get(begin)
         of_rank = calls[program.ranks[place]]
         at = bisect_left(of_rank, place)
         return found[of_rank[at]] if at < len(of_rank) else None
