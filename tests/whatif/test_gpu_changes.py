@@ -74,6 +74,11 @@ def test_a_host_that_is_ahead_limits_a_quick_device() -> None:
     assert slow.levelled().recorded_step_ns() == pytest.approx(100)
 
 
+def test_a_quicker_host_spends_less_on_each_part() -> None:
+    made = chain((Kind.HOST, 100.0, 0, 0), spent_ns={Part.REDUCING: {1: 40.0}})
+    assert changed(made, {"host.times": 0.5}).spent_ns == {Part.REDUCING: {1: 20.0}}
+
+
 def test_fewer_micro_batches_are_the_last_ones() -> None:
     made = chain(
         (Kind.COMPUTE, 100.0, 0, 0), (Kind.COMPUTE, 120.0, 1, 0), (Kind.UPDATE, 30.0, OUTSIDE, 0), optimizer="fused"
@@ -219,6 +224,8 @@ def test_an_unknown_device_has_no_ratio_of_peaks() -> None:
     said = [next(words for words in assumed(each, changes, traced=True) if "peak" in words) for each in (made, known)]
     assert said[0].startswith("the device and its peak FLOP/s are unknown")
     assert said[1].endswith("the ratio of the device's peak FLOP/s")
+    counted = assumed(replace(known, fp32_share=0.64), changes, traced=True)[0]  # 68 % without the smallest kernel
+    assert counted.startswith("matrix products reach 68 % of the fp32 peak, as recorded, and 35 % to 80 % of the peak")
 
 
 @pytest.mark.parametrize(
