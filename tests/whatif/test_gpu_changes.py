@@ -208,11 +208,11 @@ def test_sixteen_bits_help_what_computes_in_fp32() -> None:
 
 @pytest.mark.parametrize(("host_us", "why"), [(120, HOST_LIMITS), (1, "")])
 def test_a_traced_host_that_autocast_keeps_busier_gives_only_a_bound(host_us: int, why: str) -> None:
-    """34 us of products become 2 + 32 / (16 * 0.65), and the host takes 1.3 times as long: 36 us more than 120."""
+    """34 us of products become 2 + 32 / (16 * 0.62), and the host takes 1.3 times as long: 36 us more than 120."""
     made, changes = chain((Kind.HOST, host_us * 1e3, 0, 0), (Kind.FP32, 34e3, 0, 0)), {"precision.autocast": "fp16"}
     after = changed(made, changes)
     longer_ns = after.step_ns() - made.step_ns()
-    assert longer_ns == pytest.approx((0.3 * host_us - 32 + 32 / (16 * 0.65)) * 1e3, abs=5)
+    assert longer_ns == pytest.approx((0.3 * host_us - 32 + 32 / (16 * 0.62)) * 1e3, abs=5)
     assert why_only_a_bound(made, after, changes, longer_ns) == why
     assert why_only_a_bound(made, after, {"host.times": 2.0}, longer_ns) == ""
     assert least_of_devices_ns(made, made.step_ns(), 4e3) == pytest.approx(made.step_ns() - 30e3)
@@ -224,8 +224,6 @@ def test_an_unknown_device_has_no_ratio_of_peaks() -> None:
     said = [next(words for words in assumed(each, changes, traced=True) if "peak" in words) for each in (made, known)]
     assert said[0].startswith("the device and its peak FLOP/s are unknown")
     assert said[1].endswith("the ratio of the device's peak FLOP/s")
-    counted = assumed(replace(known, fp32_share=0.64), changes, traced=True)[0]  # 68 % without the smallest kernel
-    assert counted.startswith("matrix products reach 68 % of the fp32 peak, as recorded, and 35 % to 80 % of the peak")
 
 
 @pytest.mark.parametrize(

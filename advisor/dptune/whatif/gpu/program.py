@@ -52,9 +52,9 @@ class Program:
     the device, by place of their end. `beside`: by place of a kernel's end, the share of its recorded time in which
     collectives of its rank transferred; `beside_times`: how many times as long a kernel takes during transfers.
     `optimizer` is how it updates: "fused", "foreach", "loop", or empty if unknown. `peaks` are FLOP/s of the device by
-    element type; `fp32_share`: the share of the fp32 peak that matrix products reach, None if unknown. `workers` is the
-    number of processes that load batches, None if unknown; `has_workers`: there are some. `added_times`: the host's
-    time for a call that a change adds / for the same call in the trace, which the profiler slows.
+    element type. `workers` is the number of processes that load batches, None if unknown; `has_workers`: there are
+    some. `added_times`: the host's time for a call that a change adds / for the same call in the trace, which the
+    profiler slows.
     """
 
     recorded_ns: Sequence[int]
@@ -74,7 +74,6 @@ class Program:
     parts: Sequence[int] = ()
     optimizer: str = ""
     peaks: Mapping[str, float] = field(default_factory=dict)
-    fp32_share: float | None = None
     workers: int | None = None
     has_workers: bool = False
     gathers: Sequence[Gather] = ()
