@@ -23,6 +23,7 @@ from dptune.whatif.gpu.parts import OUTSIDE, Part
 from dptune.whatif.gpu.program import Program
 from dptune.whatif.gpu.reductions import Bucket, Reduction
 from dptune.whatif.gpu.stragglers import latest
+from dptune.whatif.gpu.uncertainty import unknown_ns
 from dptune.whatif.traced_steps import HOST_LIMITS, least_of_devices_ns, why_only_a_bound
 
 STEPS = 4
@@ -77,6 +78,15 @@ def test_a_host_that_is_ahead_limits_a_quick_device() -> None:
 def test_a_quicker_host_spends_less_on_each_part() -> None:
     made = chain((Kind.HOST, 100.0, 0, 0), spent_ns={Part.REDUCING: {1: 40.0}})
     assert changed(made, {"host.times": 0.5}).spent_ns == {Part.REDUCING: {1: 20.0}}
+
+
+def test_a_step_without_the_profiler_is_less_certain_than_a_traced_one() -> None:
+    """A kernel of 200 ns becomes one of 100: shares of the 100 that are left, and of the 100 that are saved."""
+    made = chain((Kind.COMPUTE, 200.0, 0, 0))
+    half = changed(made, {"compute.times": 0.5})
+    for traced, of_step, of_difference in ((True, 0.5, 8), (False, 1.5, 15)):
+        off = unknown_ns(made, half, 200.0, 0.0, only_a_bound=False, traced=traced)
+        assert sorted(map(abs, off)) == pytest.approx([0, 0, 0, of_step, of_difference])
 
 
 def test_fewer_micro_batches_are_the_last_ones() -> None:

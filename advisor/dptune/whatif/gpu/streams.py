@@ -68,14 +68,14 @@ def across_streams(walk: Walk, starts_ns: Ints) -> dict[int, list[int]]:
         for waiting, awaited in _issued_after(walk, called, kinds, collectives, on_stream, starts_ns):
             if stream != compute_stream or waiting not in later:
                 found[waiting].append(awaited)
-    used = {gather for gather, (_, before) in of_units.items() if before is not None}
+    used = {gather for gather, (_, user) in of_units.items() if user is not None}
     for waiting, awaited in _used_after(walk, called, kinds, collectives, others[streams[others] == compute_stream]):
         if awaited not in used:
             found[waiting].append(awaited)
-    for gather, (after, before) in of_units.items():
-        for waiting, awaited in ((gather, after), (before, gather)):
-            if waiting is not None and awaited is not None and walk.end[awaited] <= walk.begin[waiting]:
-                found[waiting].append(awaited)
+    for gather, (copied, user) in of_units.items():
+        for later_one, first in ((gather, copied), (user, gather)):
+            if later_one is not None and first is not None and walk.end[first] <= walk.begin[later_one]:
+                found[later_one].append(first)
     return found
 
 
