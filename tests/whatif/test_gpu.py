@@ -156,7 +156,7 @@ def test_no_prediction_is_below_what_devices_compute(tmp_path: Path) -> None:
     no_host = ground.predict({"host.times": 0.0})
     assert no_host.step_ns >= 85 * US
     assert no_host.low_ns >= 85 * US
-    assert no_host.high_ns >= no_host.step_ns * 1.015 - 1
+    assert no_host.high_ns >= no_host.step_ns * 1.005 - 1
 
 
 @pytest.mark.parametrize(
@@ -165,8 +165,8 @@ def test_no_prediction_is_below_what_devices_compute(tmp_path: Path) -> None:
         (1000.0, [800.0], 0.0, (900, 1000, 1200)),  # no floor is reached
         (1000.0, [950.0, 940.0, 960.0], 0.0, (940, 1000, 1200)),  # devices compute for 940 at least
         (1000.0, [1100.0, 900.0, 1150.0], 0.0, (900, 1100, 1200)),  # the estimate's 200, not from 1100 on
-        (500.0, [1000.0, 800.0, 2000.0], 0.0, (800, 1000, 2030)),  # 1.5 % of the step above the largest floor
-        (500.0, [1000.0], 0.0, (1000, 1000, 1015)),
+        (500.0, [1000.0, 800.0, 2000.0], 0.0, (800, 1000, 2010)),  # 0.5 % of the step above the largest floor
+        (500.0, [1000.0], 0.0, (1000, 1000, 1005)),
         (500.0, [300.0], 600.0, (600, 600, 700)),  # the rest of the step takes 600
         (1000.0, [1000.0], 0.0, (1000, 1000, 1200)),
     ],
@@ -178,7 +178,7 @@ def test_an_interval_holds_the_floor_and_reaches_as_high_as_the_estimate(
 
 
 def test_a_fused_update_saves_no_more_than_the_update(tmp_path: Path) -> None:
-    """The optimizer's step takes 20 us: the 900 before it stay. The interval reaches 15 % beyond what it takes."""
+    """The optimizer's step takes 20 us: the 900 before it stay. The interval reaches 8 % beyond what it takes."""
     run = load_events(tmp_path, uneven_steps())
     made = program(run)
     updating = [edge.lag_ns for edges in made.edges for edge in edges if edge.kind == Kind.UPDATING]
@@ -186,7 +186,7 @@ def test_a_fused_update_saves_no_more_than_the_update(tmp_path: Path) -> None:
     assert us(made) - us(changed(made, {"optimizer.fused": True})) <= 20
     ground = RunModel.of(run, measure(run))
     predicted = ground.predict({"optimizer.fused": True})
-    assert 0 < ground.step_ns - predicted.low_ns <= 1.15 * 20 * US
+    assert 0 < ground.step_ns - predicted.low_ns <= 1.08 * 20 * US
     assert ground.step_ns - predicted.low_ns >= ground.step_ns - predicted.step_ns
 
 
@@ -248,6 +248,23 @@ def test_workers_prepare_batches_meanwhile(tmp_path: Path) -> None:
     )  # the first is there
     with pytest.raises(Missing, match=r"loader\.num_workers"):
         changed(made, {"loader.num_workers": 0})
+
+
+def test_queued_operations_follow_each_other_after_a_gap(tmp_path: Path) -> None:
+    """In each step c waits for b, 2 us from end to start; a host that takes no time leaves as much before a and b."""
+    events = []
+    for number in range(10):
+        at, first = 200 * number, 3 * number
+        events += [
+            step(number, at, at + 200),
+            *(launch(first + place, at + called, at + called + 1) for place, called in enumerate((1, 51, 53))),
+            kernel("a", at + 10, at + 20, first),
+            kernel("b", at + 60, at + 80, first + 1),
+            kernel("c", at + 82, at + 92, first + 2),
+        ]
+    made = program(load_events(tmp_path, events))
+    assert off(made) == 0
+    assert us(changed(made, {"host.times": 0.0})) == pytest.approx(10 + 20 + 10 + 3 * 2)
 
 
 def test_copies_that_hold_up_nothing(tmp_path: Path) -> None:
@@ -413,18 +430,21 @@ def test_a_batch_is_waited_for_as_many_times_as_long(tmp_path: Path) -> None:
     waits = [annotation(LOADER, at + 92, at + 100) for at in (0, 100, 200)]
     made = replace(program(load_events(tmp_path, three_steps(*waits))), batch=8)
     assert us(changed(made, {"loader.batch_size": 16, "compute.times": 0.1})) == pytest.approx(108)
+    queued = replace(made, has_workers=True)  # 8 us is what taking a batch from a queue takes, at least 0
+    assert us(changed(queued, {"loader.batch_size": 16, "compute.times": 0.1})) == pytest.approx(100)
+    assert us(changed(queued, {"loader.batch_size": 16, "compute.times": 0.1}, Side.LEAST)) == pytest.approx(108)
 
 
 def test_kernels_may_grow_half_as_much_as_the_batch(tmp_path: Path) -> None:
     """80 us of kernels become 152.2, 118 or 160; the host takes no time. Beside it what no replay of a GPU knows:
-    1.5 % of the step and 15 % of what is added to the 100 us."""
+    0.5 % of the step and 8 % of what is added to the 100 us."""
     run = load_events(tmp_path, three_steps())
     ground = RunModel.of(run, measure(run))
     known = replace(ground, model=replace(ground.model, batch=8), variants=())
     told = known.predict({"host.times": 0.0, "loader.batch_size": 16})
     step_us = 80 + 0.95 * (48 + 28)
     assert told.step_ns == pytest.approx(step_us * US, rel=1e-3)
-    unknown = 0.015 * step_us, 0.15 * (step_us - 100)
+    unknown = 0.005 * step_us, 0.08 * (step_us - 100)
     assert step_us - hypot(0.45 * 76, *unknown) < 118
     assert told.low_ns == pytest.approx(118 * US, rel=1e-3)  # what kernels take at least
     assert told.high_ns == pytest.approx((step_us + hypot(160 - step_us, *unknown)) * US, rel=1e-3)
@@ -447,12 +467,12 @@ def test_precision_by_the_peaks_of_the_device(tmp_path: Path) -> None:
     made = program(load_events(tmp_path, events))
     idle: dict[str, Value] = {"host.times": 0.0}
     for change in ({"precision.float32_matmul": "high"}, {"cudnn.allow_tf32": True}):
-        assert us(changed(made, {**idle, **change})) == pytest.approx(30 + 2 + 48 / (8 * 0.65))
+        assert us(changed(made, {**idle, **change})) == pytest.approx(30 + 2 + 48 / (8 * 0.62))
         assert us(changed(made, {**idle, **change}, Side.LEAST)) == pytest.approx(30 + 2 + 48 / (8 * 0.4))
     hopper = replace(made, peaks={"fp32": 67e12, "tf32": 494.5e12, "bf16": 989.5e12})
     high = changed(hopper, {**idle, "precision.float32_matmul": "high"})
-    assert us(high) == pytest.approx(30 + 2 + 48 / (494.5 / 67 * 0.65))
-    assert us(changed(made, {**idle, "precision.autocast": "bf16"})) == pytest.approx(30 + 2 + 48 / (16 * 0.65))
+    assert us(high) == pytest.approx(30 + 2 + 48 / (494.5 / 67 * 0.62))
+    assert us(changed(made, {**idle, "precision.autocast": "bf16"})) == pytest.approx(30 + 2 + 48 / (16 * 0.62))
     assert us(changed(made, {**idle, "precision.autocast": "bf16"}, Side.MOST)) == pytest.approx(
         15 + 2 + 48 / (16 * 1.3)
     )
@@ -460,12 +480,12 @@ def test_precision_by_the_peaks_of_the_device(tmp_path: Path) -> None:
         changed(replace(made, peaks={"fp32": 15.7e12}), {"precision.float32_matmul": "high"})
     volta = replace(made, peaks={"fp32": 15.7e12, "fp16": 125e12})
     assert us(changed(volta, {**idle, "precision.autocast": "fp16"})) == pytest.approx(
-        30 + 2 + 48 / (125 / 15.7 * 0.65)
+        30 + 2 + 48 / (125 / 15.7 * 0.62)
     )
     with pytest.raises(Missing, match="no matrix units for bf16"):
         changed(volta, {"precision.autocast": "bf16"})
     shared = changed(replace(made, shared=True), {**idle, "precision.float32_matmul": "high"})
-    assert us(shared) == pytest.approx(0.75 * 30 + 2 + 48 / (8 * 0.65))  # another rank's kernels are shorter, too
+    assert us(shared) == pytest.approx(0.75 * 30 + 2 + 48 / (8 * 0.62))  # another rank's kernels are shorter, too
     assert us(changed(made, {**idle, "compute.times": 0.5})) == pytest.approx(
         40
     )  # kernels are kernels in any precision

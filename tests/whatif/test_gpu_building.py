@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dptune.measure.across_ranks import exchanges_of
+from dptune.measure.communication.kinds import kernel_collective
 from dptune.measure.complete import complete
 from dptune.measure.device.critical import Walk
 from dptune.measure.host.queue import DEPTH, Launches
@@ -28,6 +30,7 @@ from dptune.whatif.gpu.items import Sort
 from dptune.whatif.gpu.ordering import _order
 from dptune.whatif.gpu.program import Program
 from dptune.whatif.gpu.streams import across_streams, starts_of
+from dptune.whatif.gpu.unit_streams import gathers_of_units
 
 from ..measure.handmade import load_events  # noqa: TID252 - tests are no installed package
 from ..measure.test_blocked import queued, reading_the_loss  # noqa: TID252 - tests are no installed package
@@ -114,6 +117,13 @@ def of_rank(view: RankView, device: DeviceView, shift: int, sent: dict[Any, Any]
     found = of_host(view, device, walk, shift)
     rows, begin, end = walk.rows.tolist(), walk.begin.tolist(), walk.end.tolist()
     called_ns = view.columns.ts_ns.tolist()
+    over_before = [
+        (place, int(over))
+        for place, over in enumerate(walk.all_waited_for[0])
+        if over != NOTHING and over == walk.before[place] and end[over] <= begin[place]
+    ]
+    gaps = [begin[place] - end[over] for place, over in over_before]
+    gap_ns = int(median(gaps)) if len(gaps) >= 10 else 0
     for place, row in enumerate(rows):
         item = Item(begin[place] + shift, Sort.BEGIN, (rank, "begin", row))
         over, called = (int(each[place]) for each in walk.all_waited_for)
@@ -127,7 +137,8 @@ def of_rank(view: RankView, device: DeviceView, shift: int, sent: dict[Any, Any]
         elif over != NOTHING:
             item.waits.append(((rank, "end", rows[over]), begin[place] - end[over], Kind.ORDER))
         if before not in (NOTHING, over) and end[before] <= begin[place]:
-            item.waits.append(((rank, "end", rows[before]), 0.0, Kind.ORDER))
+            lag_ns = min(gap_ns, begin[place] - end[before])
+            item.waits.append(((rank, "end", rows[before]), lag_ns, Kind.ORDER))
         item.waits += [
             ((rank, "end", rows[other]), 0.0, Kind.ORDER)
             for other in awaited.get(place, ())
@@ -262,3 +273,21 @@ def test_of_items_that_could_be_next_the_one_recorded_first_is(data: st.DataObje
         ready = [item for item in {*range(count)} - {*done} if all(edge.item in done for edge in edges[item])]
         done.append(min(ready, key=lambda item: (recorded[item], item)))
     assert _order(recorded, edges) == done
+
+
+def test_gathers_of_units_follow_the_rule_on_a_card() -> None:
+    """Two ranks of fully_shard on an H200: each gather waits for a copy out, and its own copy out for the gather."""
+    run = load([str(SAMPLES / "ranks-nccl-fsdp")], cached=False)
+    for view in light_views(run):
+        (device,) = view.devices
+        walk = Walk.of(view.columns, device.operations, view.host)
+        gathering = walk.columns.named(lambda name: kernel_collective(name) == "all_gather", walk.rows)
+        streams = walk.columns.queue[walk.rows]
+        compute_stream = int(np.bincount(streams).argmax())
+        found = gathers_of_units(walk, np.flatnonzero(gathering), compute_stream)
+        assert set(found) == set(np.flatnonzero(gathering & (walk.launch != NOTHING)).tolist())
+        for gather, (after, before) in found.items():
+            assert after is None or walk.end[after] <= walk.begin[gather]
+            assert before is not None
+            assert walk.end[gather] <= walk.begin[before]
+            assert streams[before] == compute_stream != streams[gather]

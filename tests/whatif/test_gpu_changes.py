@@ -23,6 +23,7 @@ from dptune.whatif.gpu.parts import OUTSIDE, Part
 from dptune.whatif.gpu.program import Program
 from dptune.whatif.gpu.reductions import Bucket, Reduction
 from dptune.whatif.gpu.stragglers import latest
+from dptune.whatif.gpu.uncertainty import unknown_ns
 from dptune.whatif.traced_steps import HOST_LIMITS, least_of_devices_ns, why_only_a_bound
 
 STEPS = 4
@@ -72,6 +73,20 @@ def test_a_host_that_is_ahead_limits_a_quick_device() -> None:
     slow = replace(made, edges=[[edge.lasting(15 * edge.lag_ns) for edge in each] for each in made.edges])
     assert slow.recorded_step_ns() == 150  # more than the device took: that host's steps are not the mean ones
     assert slow.levelled().recorded_step_ns() == pytest.approx(100)
+
+
+def test_a_quicker_host_spends_less_on_each_part() -> None:
+    made = chain((Kind.HOST, 100.0, 0, 0), spent_ns={Part.REDUCING: {1: 40.0}})
+    assert changed(made, {"host.times": 0.5}).spent_ns == {Part.REDUCING: {1: 20.0}}
+
+
+def test_a_step_without_the_profiler_is_less_certain_than_a_traced_one() -> None:
+    """A kernel of 200 ns becomes one of 100: shares of the 100 that are left, and of the 100 that are saved."""
+    made = chain((Kind.COMPUTE, 200.0, 0, 0))
+    half = changed(made, {"compute.times": 0.5})
+    for traced, of_step, of_difference in ((True, 0.5, 8), (False, 1.5, 15)):
+        off = unknown_ns(made, half, 200.0, 0.0, only_a_bound=False, traced=traced)
+        assert sorted(map(abs, off)) == pytest.approx([0, 0, 0, of_step, of_difference])
 
 
 def test_fewer_micro_batches_are_the_last_ones() -> None:
@@ -203,11 +218,11 @@ def test_sixteen_bits_help_what_computes_in_fp32() -> None:
 
 @pytest.mark.parametrize(("host_us", "why"), [(120, HOST_LIMITS), (1, "")])
 def test_a_traced_host_that_autocast_keeps_busier_gives_only_a_bound(host_us: int, why: str) -> None:
-    """34 us of products become 2 + 32 / (16 * 0.65), and the host takes 1.3 times as long: 36 us more than 120."""
+    """34 us of products become 2 + 32 / (16 * 0.62), and the host takes 1.3 times as long: 36 us more than 120."""
     made, changes = chain((Kind.HOST, host_us * 1e3, 0, 0), (Kind.FP32, 34e3, 0, 0)), {"precision.autocast": "fp16"}
     after = changed(made, changes)
     longer_ns = after.step_ns() - made.step_ns()
-    assert longer_ns == pytest.approx((0.3 * host_us - 32 + 32 / (16 * 0.65)) * 1e3, abs=5)
+    assert longer_ns == pytest.approx((0.3 * host_us - 32 + 32 / (16 * 0.62)) * 1e3, abs=5)
     assert why_only_a_bound(made, after, changes, longer_ns) == why
     assert why_only_a_bound(made, after, {"host.times": 2.0}, longer_ns) == ""
     assert least_of_devices_ns(made, made.step_ns(), 4e3) == pytest.approx(made.step_ns() - 30e3)

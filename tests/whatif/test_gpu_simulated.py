@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from tests.simulator import machine, pairs, settings
 from tests.simulator.changes import CHANGES, Run
+from tests.simulator.settings import Loader
 
 from dptune.knobs import Value
 from dptune.measure import measure
@@ -20,6 +21,8 @@ from dptune.whatif.run_model import RunModel
 SMALL = {"layers": 6, "width": 512, "heads": 8, "tokens": 256, "batch": 4, "losses_read": 0, "loader": None}
 DDP = {**SMALL, "strategy": "ddp", "precision": "fp32", "optimizer": "foreach", "hook": "none"}
 FSDP = {**SMALL, "strategy": "fsdp", "precision": "fp32", "optimizer": "fused", "unit_layers": 1, "reshard": True}
+
+LOADER = Loader(workers=4, decode_us=20.0, pinned=True, sample_bytes=100_000)
 
 
 def run_of(seed: int, chosen: dict[str, object], host: float, gb_per_s: float) -> Run:
@@ -52,6 +55,18 @@ def told_and_true(run: Run, change: str, value: str, folder: Path) -> tuple[floa
             "accumulation.micro_batches", "1", {**DDP, "micro_batches": 2}, 0.3, 200.0, 0.02, id="gradients not added"
         ),
         pytest.param("ddp.bucket_cap_mb", "50", DDP, 0.3, 20.0, 0.02, id="copied out bucket after bucket"),
+        pytest.param("ddp.bucket_cap_mb", "1", DDP, 4.0, 300.0, 0.02, id="host time of buckets"),
+        pytest.param(
+            "ddp.bucket_cap_mb",
+            "1",
+            {**DDP, "gradient_as_bucket_view": True},
+            4.0,
+            300.0,
+            0.02,
+            id="host time of waits for buckets",
+        ),
+        pytest.param("cuda.graphs", "true", FSDP, 4.0, 200.0, 0.02, id="gathers wait for no kernel"),
+        pytest.param("batch.times", "2", {**DDP, "loader": LOADER}, 4.0, 200.0, 0.005, id="a queue's time stays"),
         pytest.param("fsdp.prefetch", "true", FSDP, 0.2, 5.0, 0.005, id="gathered ahead already"),
         pytest.param("syncs.removed", "true", {**FSDP, "losses_read": 1}, 0.2, 5.0, 0.02, id="first gathers wait"),
     ],

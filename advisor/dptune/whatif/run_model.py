@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
 from math import hypot
@@ -42,7 +42,7 @@ from dptune.whatif.cpu.unit_building import read as read_units
 from dptune.whatif.cpu.variants import others as others_of
 from dptune.whatif.cpu.variants import variants
 from dptune.whatif.gpu.assumed import Side
-from dptune.whatif.gpu.changes import OF_LINK, sides, with_quickest_host, without_part, without_profiler
+from dptune.whatif.gpu.changes import OF_LINK, UNPROFILED, sides, with_quickest_host, without_part, without_profiler
 from dptune.whatif.gpu.changes import bounded as gpu_bounded
 from dptune.whatif.gpu.changes import changed as gpu_changed
 from dptune.whatif.gpu.contention import contended
@@ -123,6 +123,8 @@ class RunModel:
         stretch = 1.0 if measured.step.basis == "traced" else measured.step.light_median_ns / measured.recorded_step_ns
         wanted = traced / stretch  # of the mean step, which is what a program reports
         model = without_profiler(program, wanted)
+        if measured.step.basis == "untraced" and model is program:  # else the host takes its time without the profiler
+            model = replace(model, added_times=UNPROFILED)
         replayed = model.step_ns()
         groups = [group.numbers for group in measured.steps.groups]
         halves, alike = program.halves_ns(groups), held_out(views, groups)
@@ -288,7 +290,9 @@ class RunModel:
         if isinstance(other, Program):
             assert isinstance(self.model, Program)
             shares = self.step_ns, self.error_share
-            return gpu_unknown_ns(self.model, other, *shares, only_a_bound=only_a_bound, of_batch=of_batch)
+            return gpu_unknown_ns(
+                self.model, other, *shares, only_a_bound=only_a_bound, of_batch=of_batch, traced=self.traced
+            )
         assert isinstance(self.model, StepModel)
         slack = self.slack_ns
         if self.missed:  # a bound is lower by all of that

@@ -229,24 +229,36 @@ class _Edit:
         return replace(reduction, buckets=tuple(found))
 
     def _issued(self, reduction: Reduction, buckets: Sequence[Bucket], rank: int) -> None:
-        """The host spends on each new collective what it spent on a recorded one, after the preceding call."""
-        spent_ns = self.before.spent_ns.get(Part.REDUCING, {})
+        """The host spends on each new collective what it spent on a recorded one, after the preceding call.
+
+        At the end of the pass it waits for each.
+        """
+        spent_ns = self.before.spent_ns.get(Part.ISSUING, {})
         issuing = [
             edge.item
             for bucket in reduction.buckets
             for edge in self.before.edges[bucket.begins[rank]]
             if edge.kind == Kind.LAUNCH
         ]
-        spent = {place: spent_ns.get(place, 0.0) for place in issuing}
-        if len(issuing) != len(reduction.buckets) or not all(spent.values()):
+        both = [(place, self._next.get(place, place)) for place in issuing]  # a range ends after its call
+        times = self.before.added_times
+        spent = {place: times * spent_ns.get(place, 0.0) for pair in both for place in pair}
+        each = [sum(spent[place] for place in {*pair}) for pair in both]
+        if len(issuing) != len(reduction.buckets) or not all(each):
             return
-        each_ns = median(spent.values())
+        each_ns = median(each)
         for place, edges in spared(self.edges, spent).items():
             self.edges[place] = edges
         for bucket in buckets:
             after = self._next.get(reduction.called[rank][bucket.last])
             if after is not None:
                 self.edges[after] = spared(self.edges, {after: -each_ns})[after]
+        after = self._next.get(max(issuing))
+        if after is not None:
+            more_ns = (len(buckets) - len(reduction.buckets)) * self.before.spent_ns.get(Part.AWAITING, {}).get(
+                after, 0.0
+            )
+            self.edges[after] = spared(self.edges, {after: -times * more_ns})[after]
 
     @cached_property
     def _next(self) -> dict[int, int]:

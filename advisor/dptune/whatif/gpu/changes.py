@@ -48,6 +48,7 @@ Ranging = Callable[[Program, Value, Side], Program]
 _HALVINGS, _NEAR = 10, 1e-3  # until the step is as near as that
 _ROUGH_HALVINGS = 4  # of what the profiler may have slowed the host by
 _QUICKEST = 0.5  # of the traced host's time: what the profiler slows it at most
+UNPROFILED = 0.65  # of the traced host's time: the middle of what it is without the profiler
 _UNCHANGED = 0.02  # a step that a quicker host leaves as it is: one in hundreds of kernels waits for it all the same
 
 
@@ -233,7 +234,12 @@ def _topology(program: Program, settings: Mapping[str, Value]) -> Program:
 
 
 def _host(program: Program, value: Value) -> Program:
-    return times(program, (Kind.HOST, Kind.UPDATING, Kind.LAUNCH), float(value or 0))
+    factor = float(value or 0)
+    other = times(program, (Kind.HOST, Kind.UPDATING, Kind.LAUNCH), factor)
+    if other is program:
+        return program
+    spent_ns = {part: {place: factor * ns for place, ns in each.items()} for part, each in program.spent_ns.items()}
+    return other.spending(spent_ns)
 
 
 def _compute(program: Program, value: Value) -> Program:

@@ -22,9 +22,9 @@ from dptune.measure.views import DeviceView, RankView
 from dptune.trace.kernels import RANGE_CATEGORIES, Work
 from dptune.whatif.gpu.reductions import Places
 
-_ISSUES = re.compile(r"FSDP::all_gather(?: \((?P<unit>.*)\))?$")
-_COPIES_OUT = re.compile(r"FSDP::all_gather_copy_out(?: \((?P<unit>.*)\))?$")
-_BACKWARD = re.compile(r"FSDP::(pre_backward\b|backward_prefetch for )")
+ISSUES = re.compile(r"FSDP::all_gather(?: \((?P<unit>.*)\))?$")
+COPIES_OUT = re.compile(r"FSDP::all_gather_copy_out(?: \((?P<unit>.*)\))?$")
+IN_BACKWARD = re.compile(r"FSDP::(pre_backward\b|backward_prefetch for )")
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Gather:
 def gathers(view: RankView, device: DeviceView, places: Places) -> Iterator[Gather]:
     """Those of one rank in order of time, as far as the copy out of each was recorded."""
     columns, operations = view.columns, device.operations
-    issuing, copying = (columns.rows(RANGE_CATEGORIES, pattern.match) for pattern in (_ISSUES, _COPIES_OUT))
+    issuing, copying = (columns.rows(RANGE_CATEGORIES, pattern.match) for pattern in (ISSUES, COPIES_OUT))
     if not len(issuing):
         return
     known = operations.launch != UNLAUNCHED
@@ -66,17 +66,17 @@ def gathers(view: RankView, device: DeviceView, places: Places) -> Iterator[Gath
     called_ns = columns.ts_ns[launches]
     issued = _by_range(view, issuing, launches)
     used = _by_range(view, copying, launches)
-    backward = Ranges.of_rows(columns, columns.rows(RANGE_CATEGORIES, _BACKWARD.match))
+    backward = Ranges.of_rows(columns, columns.rows(RANGE_CATEGORIES, IN_BACKWARD.match))
     copies: dict[str, list[tuple[int, int]]] = defaultdict(list)  # by unit: when, and the place among the operations
     for at, places_in in used.items():
-        copies[_unit(_COPIES_OUT, columns.name(at))].append((int(columns.ts_ns[at]), places_in[0]))
+        copies[unit_of(COPIES_OUT, columns.name(at))].append((int(columns.ts_ns[at]), places_in[0]))
     issuing = issuing[np.argsort(columns.ts_ns[issuing], kind="stable")]
     in_backward = backward.at(columns.thread[issuing], columns.ts_ns[issuing]) != NOWHERE
     for at, is_backward in zip(issuing.tolist(), in_backward.tolist(), strict=True):
         of_gather = issued.get(at, [])
         if not of_gather or not exchanging[of_gather[-1]]:
             continue
-        unit, since = _unit(_ISSUES, columns.name(at)), int(columns.ts_ns[at])
+        unit, since = unit_of(ISSUES, columns.name(at)), int(columns.ts_ns[at])
         if len(copying):
             out = next((place for when, place in sorted(copies[unit]) if when >= since), len(rows))
         else:
@@ -107,6 +107,7 @@ def _by_range(view: RankView, ranges: Ints, launches: Ints) -> dict[int, list[in
     return found
 
 
-def _unit(pattern: re.Pattern[str], name: str) -> str:
+def unit_of(pattern: re.Pattern[str], name: str) -> str:
+    """The unit that the name of a range names."""
     named = pattern.match(name)
     return (named["unit"] or "") if named is not None else ""

@@ -25,6 +25,8 @@ _GROWING = (COMPUTING - {Kind.UPDATE}) | {Kind.COPY}
 _GROWTH = Assumed(1.0, 0.95, 0.5)
 _DECODING = Assumed(1.15, 1.0, 1.0)  # a worker's time for a batch / the script's
 _FETCHING_NS = Assumed(2e6, 0.4e6, 0.0)  # from a worker's queue: a pickled message and shared memory
+# Of a wait for a batch from workers: what taking it from their queue takes, which does not grow with the batch.
+_TAKING_NS = Assumed(_FETCHING_NS.most, _FETCHING_NS.middle, _FETCHING_NS.least)
 # Bytes per ns of a copy from pinned memory: 16 lanes of PCIe 3, 4 and 5 transfer 12, 25 and 50, half of that if two
 # devices share them.
 _PINNED_RATE = Assumed(6.0, 14.0, 50.0)
@@ -41,7 +43,10 @@ def batch_size(program: Program, value: Value, side: Side) -> Program:
 
 
 def batch_times(program: Program, value: Value, side: Side) -> Program:
-    """Kernels, copies and waits for batches grow with it; the optimizer, calls of the host and collectives do not."""
+    """Kernels, copies and waits for batches grow with it; the optimizer, calls of the host and collectives do not.
+
+    Where workers prepare batches, the time to take one from their queue stays.
+    """
     factor = float(value or 0)
     if not factor:
         raise Missing("a batch has at least one sample")
@@ -56,7 +61,12 @@ def batch_times(program: Program, value: Value, side: Side) -> Program:
 
     grown = lasting(program, _GROWING, of, lambda place: place not in moves)
     samples = None if program.samples is None else program.samples * factor
-    return replace(times(grown, (Kind.INPUT,), factor), samples=samples)
+    taking_ns = _TAKING_NS.at(side) if program.has_workers else 0.0
+
+    def waited(lag_ns: float) -> float:
+        return lag_ns + max(0.0, lag_ns - taking_ns) * (factor - 1)
+
+    return replace(lasting(grown, (Kind.INPUT,), waited), samples=samples)
 
 
 def has_no_workers(program: Program) -> bool:

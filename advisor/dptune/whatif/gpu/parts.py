@@ -19,13 +19,16 @@ from dptune.measure.inferred.hosts import HostEvents
 from dptune.measure.intervals import Intervals, Ints
 from dptune.measure.views import RankView
 from dptune.trace.columns import Columns
-from dptune.trace.kernels import OPTIMIZER_STEP_NAME, RANGE_CATEGORIES
+from dptune.trace.kernels import LAUNCH_CATEGORIES, OPTIMIZER_STEP_NAME, RANGE_CATEGORIES
 
 OUTSIDE = -1  # of any micro-batch
 _REDUCES = re.compile(
     r"torch::distributed::reducer::(mul_out|copy_)$|torch\.distributed\.ddp\.reducer::copy_bucket|"
     r"c10d::allreduce_$|record_param_comms$|nccl:all_?reduce"
 )
+_ISSUES = re.compile(r"c10d::allreduce_$|record_param_comms$|nccl:all_?reduce")
+_SAME_NODE_NS = 1_000_000  # from the copy of a bucket's last gradient to its collective
+_WAITS = re.compile(r"(cuda|hip)StreamWaitEvent$")
 _ACCUMULATES = re.compile(r"torch::autograd::AccumulateGrad$")
 _ADDS = re.compile(r"aten::add_?$")
 _COPIES_BACK = re.compile(r"torch\.distributed\.ddp\.reducer::copy_bucket_to_grad$")
@@ -45,6 +48,8 @@ class Part(IntFlag):
     UPLOAD = 8  # of pageable memory to the device
     REDUCING = 16  # gradients by DDP: copies into buckets, collectives, copies back
     ADDING = 32  # a gradient to that of earlier micro-batches
+    ISSUING = 64  # DDP's collectives
+    AWAITING = 128  # the first of DDP's collectives, at the end of a backward pass
 
 
 def having(parts: Sequence[int], part: Part) -> set[int]:
@@ -75,9 +80,9 @@ class HostParts:
         gradients = host.gradients
         passes = host.pass_of(gradients)
         last = np.flatnonzero(np.diff(passes, append=passes[-1:] + 1)) if len(passes) else passes
-        copies, gathers, backward, updates, reducing, accumulating, adding = (
-            columns.rows(RANGE_CATEGORIES, pattern.match)
-            for pattern in (_COPIES_BACK, _GATHERS, _BACKWARD, OPTIMIZER_STEP_NAME, _REDUCES, _ACCUMULATES, _ADDS)
+        patterns = (_COPIES_BACK, _GATHERS, _BACKWARD, OPTIMIZER_STEP_NAME, _REDUCES, _ISSUES, _ACCUMULATES, _ADDS)
+        copies, gathers, backward, updates, reducing, issuing, accumulating, adding = (
+            columns.rows(RANGE_CATEGORIES, pattern.match) for pattern in patterns
         )
         adding = _within(columns, adding, accumulating)
         return cls(
@@ -94,6 +99,8 @@ class HostParts:
                 Part.BUCKET_COPY: _union(columns, copies),
                 Part.REGATHER: _union(columns, _within(columns, gathers, backward)),
                 Part.REDUCING: _union(columns, reducing),
+                Part.ISSUING: _issuing(columns, issuing, np.setdiff1d(reducing, issuing)),
+                Part.AWAITING: _awaiting(columns, issuing),
                 Part.ADDING: _union(columns, adding),
             },
         )
@@ -127,6 +134,38 @@ class HostParts:
         found[self.attention.hold(time_ns)] |= Part.EAGER_ATTENTION
         found[self.adding.at(thread, time_ns) != NOWHERE] |= Part.ADDING
         return found
+
+
+def _issuing(columns: Columns, rows: Ints, others: Ints) -> Intervals:
+    """When collectives are issued: from the end of the last of some other ranges on, if that is in the same node."""
+    start_ns, over_ns = columns.ts_ns[rows], np.sort(columns.ends(others))
+    before = np.searchsorted(over_ns, start_ns, side="right") - 1
+    since_ns = np.where(before >= 0, over_ns[np.maximum(before, 0)], start_ns) if len(over_ns) else start_ns
+    near = start_ns - since_ns <= _SAME_NODE_NS
+    return Intervals.union(np.where(near, since_ns, start_ns), columns.ends(rows))
+
+
+def _awaiting(columns: Columns, issuing: Ints) -> Intervals:
+    """From the end of the node that issues a pass's last collective to that of the host's wait for the first one.
+
+    The reducer waits for its buckets in turn: each wait is a call on the thread of the backward pass, before which no
+    other range starts.
+    """
+    waits, ranges = columns.rows(LAUNCH_CATEGORIES, _WAITS.match), columns.rows(RANGE_CATEGORIES, lambda _: True)
+    found: list[tuple[int, int]] = []
+    for thread in np.unique(columns.thread[issuing]).tolist():
+        issued, waiting, around = (rows[columns.thread[rows] == thread] for rows in (issuing, waits, ranges))
+        waiting = waiting[np.argsort(columns.ts_ns[waiting], kind="stable")]
+        begin_ns, starts_ns = columns.ts_ns[waiting], np.sort(columns.ts_ns[around])
+        since_ns, ends_ns = np.sort(columns.ends(issued)), np.sort(columns.ends(around))
+        at = np.searchsorted(begin_ns, since_ns)
+        since_ns, at = since_ns[at < len(begin_ns)], at[at < len(begin_ns)]
+        between = np.searchsorted(starts_ns, begin_ns[at]) > np.searchsorted(starts_ns, since_ns)
+        first = at[~between]
+        over_ns = ends_ns[np.searchsorted(ends_ns, begin_ns[first], side="right") - 1]
+        found += zip(over_ns.tolist(), columns.ends(waiting)[first].tolist(), strict=True)
+    start_ns, end_ns = np.array(found, dtype=np.int64).reshape(-1, 2).T
+    return Intervals.union(start_ns, end_ns)
 
 
 def _within(columns: Columns, rows: Ints, others: Ints) -> Ints:

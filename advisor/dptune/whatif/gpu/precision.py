@@ -21,7 +21,7 @@ SMALLEST_NS = 2_000.0  # a kernel that does nothing takes 1 to 3 us on an A100, 
 # How much of its peak a matrix product on matrix units reaches / how much one in fp32 does. Assumed: of small models
 # 35 to 70 % of the peak of matrix units and 60 to 90 % of that in fp32 (tests/simulator/machine.py); on an H200 with
 # torch 2.11 the products of the recorded transformer became about 8 times as fast with TF32, whose peak is 7.4 times.
-_REACHED = Assumed(0.4, 0.65, 1.3)
+_REACHED = Assumed(0.4, 0.62, 1.3)
 _TF32_TIMES, _HALF_TIMES = 8.0, 16.0  # of the fp32 peak, where the device is unknown: those of an A100
 _MULTIPLYING = (Kind.FP32, Kind.ATTENTION, Kind.PRODUCT)
 _LEAST_SHARE = 0.02  # of compute: a run with less computes in 16 bits already

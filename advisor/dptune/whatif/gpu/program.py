@@ -52,7 +52,9 @@ class Program:
     the device, by place of their end. `beside`: by place of a kernel's end, the share of its recorded time in which
     collectives of its rank transferred; `beside_times`: how many times as long a kernel takes during transfers.
     `optimizer` is how it updates: "fused", "foreach", "loop", or empty if unknown. `peaks` are FLOP/s of the device by
-    element type. `workers` is the number of processes that load batches, None if unknown.
+    element type. `workers` is the number of processes that load batches, None if unknown; `has_workers`: there are
+    some. `added_times`: the host's time for a call that a change adds / for the same call in the trace, which the
+    profiler slows.
     """
 
     recorded_ns: Sequence[int]
@@ -73,6 +75,7 @@ class Program:
     optimizer: str = ""
     peaks: Mapping[str, float] = field(default_factory=dict)
     workers: int | None = None
+    has_workers: bool = False
     gathers: Sequence[Gather] = ()
     shared: bool = False
     transfers: Sequence[Transfer] = ()
@@ -83,6 +86,7 @@ class Program:
     uploads: Mapping[int, int] = field(default_factory=dict)
     beside: Mapping[int, float] = field(default_factory=dict)
     beside_times: float = 1.0
+    added_times: float = 1.0
 
     def run(self) -> Sequence[float]:
         """When each item comes to pass; replayed once."""
@@ -122,6 +126,10 @@ class Program:
     def over(self, link: Link, others: tuple[Link, ...] = (), source: str = "") -> Program:
         """The program with this link, other ones and their source: unchanged, it is replayed the same."""
         return self._keeping(_OF_EDGES, link=link, other_links=others, link_source=source)
+
+    def spending(self, spent_ns: Mapping[Part, Mapping[int, float]]) -> Program:
+        """The program of whose host's time other amounts go into parts."""
+        return self._keeping(_OF_EDGES, spent_ns=spent_ns)
 
     def _keeping(self, computed: Sequence[str], **fields: object) -> Program:
         """The program with other fields, and with what was computed of this one and holds for both."""

@@ -47,20 +47,21 @@ def program_of(run: Run, measured: Measured, read: Sequence[RankView] = ()) -> P
         program,
         hosts=hosts_of(run.facts),
         shared=share_gpus(run.facts),
-        workers=_workers(views),
+        workers=0 if _all_named(views, "_SingleProcess") else None,
+        has_workers=_all_named(views, "_MultiProcessing"),
         peaks=_peaks(run, views),
     )
     return linked(known.levelled(), measured)
 
 
-def _workers(views: Sequence[RankView]) -> int | None:
-    """0 where every rank's script prepares its batches itself, by the name of the iterator; else unknown."""
+def _all_named(views: Sequence[RankView], part: str) -> bool:
+    """Whether all iterators of data loaders have that in their names."""
     names = {
         rank_view.columns.name(row)
         for rank_view in views
         for row in rank_view.columns.rows(RANGE_CATEGORIES, _DRAWN.match).tolist()
     }
-    return 0 if names and all("_SingleProcess" in name for name in names) else None
+    return bool(names) and all(part in name for name in names)
 
 
 def _peaks(run: Run, views: Sequence[RankView]) -> dict[str, float]:

@@ -6,8 +6,9 @@ of torch fill that in.
 
 - ProcessGroupNCCL makes its stream wait for the stream that issues a collective (`syncStream`): a collective waits for
   what was launched before it on a stream, if that holds for all collectives of its kind. An all-gather that FSDP issues
-  from a stream of its own begins while kernels launched before it run, so it gets no such edge. The exception is the
-  first of a step: FSDP's gather streams wait for the script's stream there (`_root_pre_forward`).
+  from a stream of its own begins while kernels launched before it run, so it gets no such edge; where the host is too
+  slow for that, the ranges of fully_shard show it (`unit_streams`). The exception is the first of a step: FSDP's gather
+  streams wait for the script's stream there (`_root_pre_forward`).
 - What uses a result waits for it: the next kernel of the compute stream that began after the collective; where it
   reduces gradients, the first of those after the backward pass, or that copies a bucket back (DDP's reducer waits for
   all buckets when autograd's queue is empty; FSDP waits in its final callback, and before it reduces the next unit,
@@ -30,6 +31,7 @@ from dptune.measure.host.launches import UNLAUNCHED
 from dptune.measure.intervals import Ints, Mask
 from dptune.measure.views import RankView
 from dptune.trace.kernels import OPTIMIZER_STEP_NAME, RANGE_CATEGORIES
+from dptune.whatif.gpu.unit_streams import gathers_of_units
 
 _HOLDS = 0.98  # of the collectives of a kind, for all of them to be taken to wait
 _COPIED_BACK = re.compile(r"torch\.distributed\.ddp\.reducer::copy_bucket_to_grad$")
@@ -57,13 +59,23 @@ def across_streams(walk: Walk, starts_ns: Ints) -> dict[int, list[int]]:
     called = walk.columns.ts_ns[walk.launch]
     streams = walk.columns.queue[walk.rows]
     kinds = np.array([kernel_collective(name) or "" for name in _names(walk, collectives)])
+    compute_stream = _busiest(streams[others])
+    of_units = gathers_of_units(walk, collectives, compute_stream)
+    in_units = np.isin(collectives, [*of_units])
+    later = frozenset(collectives[in_units & ~_firsts(in_units, called[collectives], starts_ns)].tolist())
     for stream in np.unique(streams[others]):
         on_stream = others[streams[others] == stream]
         for waiting, awaited in _issued_after(walk, called, kinds, collectives, on_stream, starts_ns):
-            found[waiting].append(awaited)
-    compute_stream = _busiest(streams[others])
+            if stream != compute_stream or waiting not in later:
+                found[waiting].append(awaited)
+    used = {gather for gather, (_, user) in of_units.items() if user is not None}
     for waiting, awaited in _used_after(walk, called, kinds, collectives, others[streams[others] == compute_stream]):
-        found[waiting].append(awaited)
+        if awaited not in used:
+            found[waiting].append(awaited)
+    for gather, (copied, user) in of_units.items():
+        for later_one, first in ((gather, copied), (user, gather)):
+            if later_one is not None and first is not None and walk.end[first] <= walk.begin[later_one]:
+                found[later_one].append(first)
     return found
 
 
