@@ -156,7 +156,7 @@ def test_no_prediction_is_below_what_devices_compute(tmp_path: Path) -> None:
     no_host = ground.predict({"host.times": 0.0})
     assert no_host.step_ns >= 85 * US
     assert no_host.low_ns >= 85 * US
-    assert no_host.high_ns >= no_host.step_ns * 1.005 - 1
+    assert no_host.high_ns >= no_host.step_ns * 1.015 - 1
 
 
 @pytest.mark.parametrize(
@@ -165,8 +165,8 @@ def test_no_prediction_is_below_what_devices_compute(tmp_path: Path) -> None:
         (1000.0, [800.0], 0.0, (900, 1000, 1200)),  # no floor is reached
         (1000.0, [950.0, 940.0, 960.0], 0.0, (940, 1000, 1200)),  # devices compute for 940 at least
         (1000.0, [1100.0, 900.0, 1150.0], 0.0, (900, 1100, 1200)),  # the estimate's 200, not from 1100 on
-        (500.0, [1000.0, 800.0, 2000.0], 0.0, (800, 1000, 2010)),  # 0.5 % of the step above the largest floor
-        (500.0, [1000.0], 0.0, (1000, 1000, 1005)),
+        (500.0, [1000.0, 800.0, 2000.0], 0.0, (800, 1000, 2030)),  # 1.5 % of the step above the largest floor
+        (500.0, [1000.0], 0.0, (1000, 1000, 1015)),
         (500.0, [300.0], 600.0, (600, 600, 700)),  # the rest of the step takes 600
         (1000.0, [1000.0], 0.0, (1000, 1000, 1200)),
     ],
@@ -178,7 +178,7 @@ def test_an_interval_holds_the_floor_and_reaches_as_high_as_the_estimate(
 
 
 def test_a_fused_update_saves_no_more_than_the_update(tmp_path: Path) -> None:
-    """The optimizer's step takes 20 us: the 900 before it stay. The interval reaches 8 % beyond what it takes."""
+    """The optimizer's step takes 20 us: the 900 before it stay. The interval reaches 15 % beyond what it takes."""
     run = load_events(tmp_path, uneven_steps())
     made = program(run)
     updating = [edge.lag_ns for edges in made.edges for edge in edges if edge.kind == Kind.UPDATING]
@@ -186,7 +186,7 @@ def test_a_fused_update_saves_no_more_than_the_update(tmp_path: Path) -> None:
     assert us(made) - us(changed(made, {"optimizer.fused": True})) <= 20
     ground = RunModel.of(run, measure(run))
     predicted = ground.predict({"optimizer.fused": True})
-    assert 0 < ground.step_ns - predicted.low_ns <= 1.08 * 20 * US
+    assert 0 < ground.step_ns - predicted.low_ns <= 1.15 * 20 * US
     assert ground.step_ns - predicted.low_ns >= ground.step_ns - predicted.step_ns
 
 
@@ -437,14 +437,14 @@ def test_a_batch_is_waited_for_as_many_times_as_long(tmp_path: Path) -> None:
 
 def test_kernels_may_grow_half_as_much_as_the_batch(tmp_path: Path) -> None:
     """80 us of kernels become 152.2, 118 or 160; the host takes no time. Beside it what no replay of a GPU knows:
-    0.5 % of the step and 8 % of what is added to the 100 us."""
+    1.5 % of the step and 15 % of what is added to the 100 us."""
     run = load_events(tmp_path, three_steps())
     ground = RunModel.of(run, measure(run))
     known = replace(ground, model=replace(ground.model, batch=8), variants=())
     told = known.predict({"host.times": 0.0, "loader.batch_size": 16})
     step_us = 80 + 0.95 * (48 + 28)
     assert told.step_ns == pytest.approx(step_us * US, rel=1e-3)
-    unknown = 0.005 * step_us, 0.08 * (step_us - 100)
+    unknown = 0.015 * step_us, 0.15 * (step_us - 100)
     assert step_us - hypot(0.45 * 76, *unknown) < 118
     assert told.low_ns == pytest.approx(118 * US, rel=1e-3)  # what kernels take at least
     assert told.high_ns == pytest.approx((step_us + hypot(160 - step_us, *unknown)) * US, rel=1e-3)

@@ -290,9 +290,7 @@ class RunModel:
         if isinstance(other, Program):
             assert isinstance(self.model, Program)
             shares = self.step_ns, self.error_share
-            return gpu_unknown_ns(
-                self.model, other, *shares, only_a_bound=only_a_bound, of_batch=of_batch, traced=self.traced
-            )
+            return gpu_unknown_ns(self.model, other, *shares, only_a_bound=only_a_bound, of_batch=of_batch)
         assert isinstance(self.model, StepModel)
         slack = self.slack_ns
         if self.missed:  # a bound is lower by all of that
