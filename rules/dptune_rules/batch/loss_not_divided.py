@@ -78,7 +78,7 @@ def check(run: RunView) -> Iterator[Advice]:
         return
     facts = next((facts for facts in run.facts if facts.undivided_losses), None)
     for found in facts.undivided_losses if facts else []:
-        if found.steps >= LEAST_STEPS and found.undivided == found.steps:
+        if found.passes > 1 and found.steps >= LEAST_STEPS and found.undivided == found.steps:
             lines = [line.where for line in facts.clipping if line.optimizer == found.optimizer] if facts else []
             yield _advice(found, next(iter(lines), None))
 

@@ -68,7 +68,8 @@ def check(run: RunView) -> Iterator[Advice]:
     """Name the model and the line that evaluates it, and lines whose dropout does not heed the mode."""
     if run.recorded_about("training_mode") is None:
         return
-    if active := next((facts.active_dropouts for facts in run.facts if facts.active_dropouts), []):
+    dropouts = ([each for each in facts.active_dropouts if 0 < each.probability <= 1] for facts in run.facts)
+    if active := next(filter(None, dropouts), []):
         yield _active(active)
     for found in next((facts.training_mode for facts in run.facts if facts.training_mode), []):
         if not found.calls and found.ahead:

@@ -132,7 +132,8 @@ class FrozenFeatures:
             return
         watched.step_ns += time.perf_counter_ns() - watched.begun_ns
         watched.facts.calls += 1
-        watched.random = watched.random or not torch.equal(torch.get_rng_state(), watched.generator)
+        before = watched.generator
+        watched.random = watched.random or before is None or not torch.equal(torch.get_rng_state(), before)
         watched.trained = watched.trained or any(tensor.requires_grad for tensor in _tensors(output))
 
 

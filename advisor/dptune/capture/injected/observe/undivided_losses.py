@@ -199,7 +199,8 @@ def _given(roots: Sequence[Any], gradients: Any) -> list[Factors]:
 
 def _reached(roots: Sequence[Any]) -> frozenset[int]:
     """The parameters in the graph, by identity, as far as it is read."""
-    reached, seen = set(), set()
+    reached: set[int] = set()
+    seen: set[Any] = set()
     nodes = [root.grad_fn for root in roots]
     while nodes and len(seen) < _NODES:
         node = nodes.pop()
