@@ -2,9 +2,9 @@
 
 ## What it measures
 
-The input of BatchNorm layers with trained parameters in training mode, in the warm-up steps: the largest number of
-samples in a call. Reported from two samples down, and up to four where a layer also has at most four values for each
-channel. SyncBatchNorm counts the samples of all its ranks.
+The input of BatchNorm layers with trained parameters and running statistics in training mode, in the warm-up steps: the
+largest number of samples in a call. Reported from two samples down, and up to four where a layer also has at most four
+values for each channel. SyncBatchNorm counts the samples of all its ranks.
 
 ## Why it matters
 

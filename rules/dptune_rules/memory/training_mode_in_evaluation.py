@@ -10,8 +10,9 @@ evaluation, dptune reads the source of the training loop and of the functions it
 loader that calls the model with gradients disabled, if the script never changes the mode of a module.
 
 Also reported: calls of `torch.nn.functional.dropout` in a module of the script without `training=`, and of
-`scaled_dot_product_attention` with a `dropout_p` in a function that never reads `self.training`. Calls behind a
-condition on the mode, and modules and functions named after repeated sampling, are left out.
+`scaled_dot_product_attention` with a `dropout_p` in a function that never reads `self.training`. Calls that the mode
+decides, in the function or in a module that calls it, and modules and functions named after repeated sampling, are left
+out. Where an argument of the function decides, the call is reported once it has run in evaluation mode.
 
 ## Why it matters
 
