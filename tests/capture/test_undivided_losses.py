@@ -102,6 +102,23 @@ def test_divided_losses(loss):
     assert [facts.undivided for facts in train(loss)] == [0]
 
 
+@pytest.mark.parametrize(
+    ("reduce", "undivided"),
+    [
+        (lambda losses: losses.mean(), 3),
+        (lambda losses: (losses * torch.ones(16)).mean(), 3),  # weights of samples
+        (lambda losses: (losses / PASSES).mean(), 0),
+        (lambda losses: (losses.view(4, 4) * 0.25).mean(1).mean(), 0),
+        (lambda losses: (losses / PASSES).mean() + (0.1 * losses / PASSES).mean(), 0),
+    ],
+)
+def test_constants_that_multiply_each_loss(reduce, undivided):
+    def each(outputs, targets):
+        return reduce(nn.functional.cross_entropy(outputs, targets, reduction="none"))
+
+    assert [facts.undivided for facts in train(criterion=each)] == [undivided]
+
+
 def test_losses_that_are_no_mean():
     def sums(outputs, targets):
         return nn.functional.cross_entropy(outputs, targets, reduction="sum") / 64

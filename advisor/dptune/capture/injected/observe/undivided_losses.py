@@ -222,7 +222,8 @@ def _means(node: Any) -> Iterator[tuple[Factors, str, Any]]:
             if inner is not None and math.prod(shape_of(inner)) == 1:  # of a loss that is one number
                 yield from ((factors + more, each, end) for more, each, end in _means(inner))
                 continue
-            yield factors, name, term
+            within = list(terms(inner)) if inner is not None else [([], None)]  # constants that multiply each loss
+            yield from ((factors + more, name, term) for more, _ in within)
         else:
             yield factors, name if getattr(term, "_saved_reduction", None) == _MEAN else "", term
 
