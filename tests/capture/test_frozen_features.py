@@ -77,6 +77,31 @@ def test_evaluation_mode_switches_dropout_off():
     assert len(watched(frozen.eval())) == 1
 
 
+class DropPath(nn.Module):
+    def forward(self, x):
+        return x * (torch.rand(len(x), 1) < 0.9) if self.training else x
+
+
+class FunctionalDropout(nn.Module):
+    def forward(self, x):
+        return nn.functional.dropout(x, 0.1, training=self.training)
+
+
+class Attention(nn.MultiheadAttention):
+    def __init__(self):
+        super().__init__(32, 2, dropout=0.1)
+
+    def forward(self, x):
+        return super().forward(x[:, None], x[:, None], x[:, None], need_weights=False)[0][:, 0]
+
+
+@pytest.mark.parametrize("layer", [DropPath, FunctionalDropout, Attention])
+def test_random_numbers_of_any_kind(layer):
+    frozen = encoder(layer()).requires_grad_(False)
+    assert watched(frozen) == []
+    assert len(watched(frozen.eval())) == 1
+
+
 @pytest.mark.parametrize(
     "prepare",
     [

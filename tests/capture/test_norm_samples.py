@@ -37,6 +37,7 @@ def test_the_most_samples_and_values():
     [
         (nn.BatchNorm1d(3), (2, 2, 2, 8)),  # a last batch of few samples
         (nn.BatchNorm1d(3), (2,)),
+        (nn.BatchNorm1d(3, track_running_stats=False), (2, 2, 2)),
         (nn.BatchNorm1d(3).eval(), (2, 2, 2)),
         (nn.BatchNorm1d(3).requires_grad_(False), (2, 2, 2)),
         (nn.InstanceNorm1d(3, affine=True), (2, 2, 2)),

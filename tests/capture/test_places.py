@@ -113,3 +113,32 @@ def test_each_argument_of_a_call_has_its_line_by_name(monkeypatch):
     stepped = sys._getframe().f_lineno + 1
     schedule.step()
     assert int(places.stepped_at(schedule).rpartition(":")[2]) == stepped
+
+
+def test_code_that_torch_fx_generates_is_not_the_scripts():
+    torch = pytest.importorskip("torch")
+
+    class Looks(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.look = Look()
+
+        def forward(self, x):
+            return self.look(x)
+
+    class Look(torch.nn.Module):
+        where = None
+
+        def forward(self, x):
+            self.where = users_line(sys._getframe(1))
+            return x
+
+    class Tracer(torch.fx.Tracer):
+        def is_leaf_module(self, m, module_qualified_name):
+            return isinstance(m, Look)
+
+    model = Looks()
+    traced = torch.fx.GraphModule(model, Tracer().trace(model))
+    traced(torch.ones(1))
+    assert "test_places.py:" in traced.look.where
+    assert "eval_with_key" not in traced.look.where

@@ -87,6 +87,86 @@ def lowers_the_rate(look):
             groups[0]["lr"] *= 0.5
 
 
+def counts_in_the_condition_of_its_loop(look):
+    best, waited, at = 9.0, 0, iter(LOSSES)
+    while waited < 1:
+        look.step()
+        loss = next(at)
+        if loss < best:
+            best, waited = loss, 0
+        else:
+            waited += 1
+
+
+def all_reduce(tensor):
+    return tensor
+
+
+def broadcast_object_list(values, source):
+    return values, source
+
+
+def agrees_by_a_tensor(look):
+    best, bad_epochs = 9.0, 0
+    for loss in LOSSES:
+        look.step()
+        if loss < best:
+            best, bad_epochs = loss, 0
+        else:
+            bad_epochs += 1
+        flag = torch.tensor([float(bad_epochs > 3)])
+        all_reduce(flag)
+        if flag.item():
+            break
+
+
+def agrees_with_rank_0(look):
+    stopper = Stopper(3)
+    for loss in LOSSES:
+        look.step()
+        decided = [stopper(loss)]
+        broadcast_object_list(decided, 0)
+        if decided[0]:
+            break
+
+
+def agrees_but_keeps(look):
+    best, waited = 9.0, 0
+    for loss in LOSSES:
+        look.step()
+        if loss < best:
+            best, waited = loss, 0
+            save(best)
+        else:
+            waited += 1
+        if all_reduce(torch.tensor(waited)) > 3:
+            break
+
+
+def reduces_something_else(look):
+    best, waited = 9.0, 0
+    for loss in LOSSES:
+        look.step()
+        all_reduce(torch.tensor(loss * 2))
+        if loss < best:
+            best, waited = loss, 0
+        else:
+            waited += 1
+            if waited > 3:
+                break
+
+
+def counts_for_the_log(look):
+    best, epochs_since_best = 9.0, 0
+    for loss in LOSSES:
+        look.step()
+        if loss < best:
+            best, epochs_since_best = loss, 0
+        else:
+            epochs_since_best += 1
+        print(epochs_since_best)
+
+
 def of_one_rank(look):
     best, rank = 5.0, 0
     for loss in LOSSES:
@@ -159,6 +239,9 @@ def found(loop):
         (breaks, ("best", 0.5, 7, True, False)),
         (calls_an_object, ("best_loss", 0.5, 7, True, False)),
         (keeps, ("best_acc", 0.75, 7, False, True)),
+        (counts_in_the_condition_of_its_loop, ("best", 0.5, 7, True, False)),
+        (reduces_something_else, ("best", 0.5, 7, True, False)),
+        (agrees_but_keeps, ("best", 0.5, 7, False, True)),
         (lowers_the_rate, ("best", 0.5, 7, False, False)),
     ],
 )
@@ -168,7 +251,10 @@ def test_decisions(loop, expected):
 
 @pytest.mark.parametrize(
     "loop",
-    [of_one_rank, of_the_main_process, logs, has_not_compared, not_yet, compares_something_else],
+    [
+        *(of_one_rank, of_the_main_process, logs, has_not_compared, not_yet, compares_something_else),
+        *(agrees_by_a_tensor, agrees_with_rank_0, counts_for_the_log),
+    ],
 )
 def test_none(loop):
     assert found(loop) == []

@@ -15,16 +15,22 @@ from dptune.runfile.step_draws import StepDrawFacts, equal_draws
 class Places:
     compiled = ()
 
+    def __init__(self, *optimizers):
+        self.optimizers = optimizers
+
+    def alive(self, kind):
+        return [each for each in self.optimizers if isinstance(each, kind)]
+
 
 @pytest.fixture(autouse=True)
 def ranks(monkeypatch):
     monkeypatch.setattr(process_rank, "world_size", lambda: 2)
 
 
-def drawn(step, seed=0, rows=8):
+def drawn(step, seed=0, rows=8, optimizers=()):
     """The facts of three steps of a rank that is seeded so."""
     torch.manual_seed(seed)
-    observer = StepDraws(Places())
+    observer = StepDraws(Places(*optimizers))
     observer.begin()
     for _ in range(3):
         if rows:
@@ -92,6 +98,19 @@ def test_operators(step):
 )
 def test_what_is_no_noise_of_samples(step):
     assert drawn(step) == []
+
+
+@pytest.mark.parametrize(
+    "like",
+    [lambda weight: weight, lambda weight: weight.data, lambda weight: weight.grad],
+)
+def test_noise_of_parameters_is_the_same_on_all_ranks(like):
+    weight = nn.Parameter(torch.zeros(8, 3))
+    weight.grad = torch.zeros(8, 3)
+    optimizer = torch.optim.SGD([weight], 0.1)
+    assert drawn(lambda: torch.randn_like(like(weight)), optimizers=[optimizer]) == []
+    assert drawn(lambda: like(weight).detach().normal_(), optimizers=[optimizer]) == []
+    assert len(drawn(lambda: torch.randn_like(torch.zeros(8, 3)), optimizers=[optimizer])) == 1
 
 
 def test_without_a_loader_any_rows_count():

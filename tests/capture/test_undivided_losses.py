@@ -36,10 +36,13 @@ def train(
     draws=lambda at: (0, 1),
     scaler=None,
     steps=3,
+    start=lambda found: {},
+    prepare=lambda model: None,
 ):
     """The facts after steps of four passes; `draws`: by pass, the loader and how many batches it gives."""
     torch.manual_seed(0)
     model = nn.Linear(8, 4)
+    prepare(model)
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     places = Places(optimizer, scaler)
     observer = UndividedLosses(places)
@@ -49,8 +52,9 @@ def train(
             loader, batches = draws(at)
             places.draws[loader] += batches
             found = loss(criterion(model(torch.randn(16, 8)), torch.randint(4, (16,))), at)
-            observer.before_pass(found)
-            found.backward()
+            started = start(found)
+            observer.before_pass(found, started.get("gradient"))
+            found.backward(**started)
             observer.after_pass()
             each(optimizer)
         before_step([*model.parameters()])
@@ -98,6 +102,23 @@ def test_divided_losses(loss):
     assert [facts.undivided for facts in train(loss)] == [0]
 
 
+@pytest.mark.parametrize(
+    ("reduce", "undivided"),
+    [
+        (lambda losses: losses.mean(), 3),
+        (lambda losses: (losses * torch.ones(16)).mean(), 3),  # weights of samples
+        (lambda losses: (losses / PASSES).mean(), 0),
+        (lambda losses: (losses.view(4, 4) * 0.25).mean(1).mean(), 0),
+        (lambda losses: (losses / PASSES).mean() + (0.1 * losses / PASSES).mean(), 0),
+    ],
+)
+def test_constants_that_multiply_each_loss(reduce, undivided):
+    def each(outputs, targets):
+        return reduce(nn.functional.cross_entropy(outputs, targets, reduction="none"))
+
+    assert [facts.undivided for facts in train(criterion=each)] == [undivided]
+
+
 def test_losses_that_are_no_mean():
     def sums(outputs, targets):
         return nn.functional.cross_entropy(outputs, targets, reduction="sum") / 64
@@ -139,6 +160,77 @@ def test_batches():
     assert train(draws=lambda at: (0, at == 0)) == []
     assert train(draws=lambda at: (at % 2, 1)) == []
     (facts,) = train(draws=lambda at: (0, 0))
+    assert (facts.undivided, facts.drawn) == (3, False)
+
+
+def test_a_pass_that_starts_with_a_smaller_gradient():
+    def quarter(found):
+        return {"gradient": torch.tensor(1 / PASSES)}
+
+    assert [facts.undivided for facts in train(start=quarter)] == [0]
+    assert [facts.undivided for facts in train(start=lambda found: {"gradient": torch.ones(())})] == [3]
+
+
+def test_hooks_that_divide():
+    def hooked(loss, _):
+        loss.register_hook(lambda gradient: gradient / PASSES)
+        return loss
+
+    assert [facts.undivided for facts in train(hooked)] == [0]
+    by_hook = lambda model: [each.register_hook(lambda gradient: gradient / PASSES) for each in model.parameters()]  # noqa: E731
+    assert sum(facts.undivided for facts in train(prepare=by_hook)) == 0
+
+
+def passes_without_a_loader(losses, parameters):
+    """The facts of steps whose passes start from these losses, one after another."""
+    torch.manual_seed(0)
+    optimizer = torch.optim.SGD(parameters, 0.1)
+    observer = UndividedLosses(Places(optimizer))
+    observer.begin()
+    for _ in range(3):
+        for loss, keep in losses():
+            observer.before_pass(loss, None, keep)
+            loss.backward(retain_graph=keep)
+            observer.after_pass()
+        optimizer.step()
+        optimizer.zero_grad()
+    observer.end()
+    return observer.facts()
+
+
+def test_tasks_views_and_networks_without_a_loader():
+    body, heads = nn.Linear(8, 8), nn.ModuleList([nn.Linear(8, 4), nn.Linear(8, 4)])
+    entropy, binary = nn.functional.cross_entropy, nn.functional.binary_cross_entropy_with_logits
+
+    def labels():
+        return torch.randint(4, (16,))
+
+    def one_graph():
+        features = body(torch.randn(16, 8))
+        yield entropy(heads[0](features), labels()), True
+        yield entropy(heads[0](features), labels()), False
+
+    def two_heads():
+        for head in heads:
+            yield entropy(head(body(torch.randn(16, 8))), labels()), False
+
+    def two_views():
+        batch, targets = torch.randn(16, 8), labels()
+        for view in (batch, batch.flip(1)):
+            yield entropy(heads[0](body(view)), targets), False
+
+    def real_and_generated():
+        for value in (1.0, 0.0):
+            yield binary(heads[0](body(torch.randn(16, 8))), torch.full((16, 4), value)), False
+
+    def micro_batches():
+        for _ in range(2):
+            yield entropy(heads[0](body(torch.randn(16, 8))), labels()), False
+
+    parameters = [*body.parameters(), *heads.parameters()]
+    for losses in (one_graph, two_heads, two_views, real_and_generated):
+        assert passes_without_a_loader(losses, parameters) == [], losses.__name__
+    (facts,) = passes_without_a_loader(micro_batches, parameters)
     assert (facts.undivided, facts.drawn) == (3, False)
 
 

@@ -20,7 +20,9 @@ from dptune.runfile.redaction import redacted_command
 _LONGEST_WAIT_S = 5.0
 _SETTLED_S = 0.3
 _FRAME = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+|\?\?\?) in (?P<function>.*)$')
-_NOT_THE_USERS = re.compile(r"site-packages|dist-packages|/lib/python3\.\d+/|/torch/|dptune/capture/injected|^<frozen")
+_NOT_THE_USERS = re.compile(
+    r"site-packages|dist-packages|/lib/python3\.\d+/|/torch/|dptune/capture/injected|^<(?:frozen|eval_with_key)"
+)
 
 
 @dataclass(frozen=True)

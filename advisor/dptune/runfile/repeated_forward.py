@@ -40,20 +40,28 @@ class RepeatedForwardFacts:
     @property
     def step_share(self) -> float:
         """The share of a step that the host spends in calls that are not needed, without their backward pass."""
-        return median(again / step for again, step in zip(self.again_ns, self.step_ns, strict=True))
+        return _share(self.again_ns, self.step_ns)
 
     @property
     def forward_part(self) -> float:
         """The part of the host's forward time that calls that are not needed take."""
+        if not len(self.again_ns) == len(self.graph_ns) == len(self.forward_ns):
+            return 0.0
         ungraphed = [again - graph for again, graph in zip(self.again_ns, self.graph_ns, strict=True)]
-        whole = [forward + more for forward, more in zip(self.forward_ns, ungraphed, strict=True)]
-        return median(min(1.0, again / ns) for again, ns in zip(self.again_ns, whole, strict=True) if ns)
+        return _share(self.again_ns, [forward + more for forward, more in zip(self.forward_ns, ungraphed, strict=True)])
 
     @property
     def backward_part(self) -> float:
         """The part of the backward pass that goes through these calls, taken as their part of the forward pass."""
-        parts = [min(1.0, again / whole) for again, whole in zip(self.graph_ns, self.forward_ns, strict=True) if whole]
-        return median(parts) if parts else 0.0
+        return _share(self.graph_ns, self.forward_ns)
+
+
+def _share(parts_ns: list[int], wholes_ns: list[int]) -> float:
+    """The median share; 0 where the lists do not belong together, as in a file that was cut."""
+    if len(parts_ns) != len(wholes_ns):
+        return 0.0
+    shares = [min(1.0, max(0, part) / whole) for part, whole in zip(parts_ns, wholes_ns, strict=True) if whole > 0]
+    return median(shares) if shares else 0.0
 
 
 @dataclass
@@ -73,5 +81,4 @@ class FrozenFeatureFacts:
     @property
     def step_share(self) -> float:
         """The share of a step that the host spends in the calls."""
-        shares = [min(1.0, spent / step) for spent, step in zip(self.spent_ns, self.step_ns, strict=True) if step]
-        return median(shares) if shares else 0.0
+        return _share(self.spent_ns, self.step_ns)

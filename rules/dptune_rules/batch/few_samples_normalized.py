@@ -2,9 +2,9 @@
 
 ## What it measures
 
-The input of BatchNorm layers with trained parameters in training mode, in the warm-up steps: the largest number of
-samples in a call. Reported from two samples down, and up to four where a layer also has at most four values for each
-channel. SyncBatchNorm counts the samples of all its ranks.
+The input of BatchNorm layers with trained parameters and running statistics in training mode, in the warm-up steps: the
+largest number of samples in a call. Reported from two samples down, and up to four where a layer also has at most four
+values for each channel. SyncBatchNorm counts the samples of all its ranks.
 
 ## Why it matters
 
@@ -66,7 +66,9 @@ def check(run: RunView) -> Iterator[Advice]:
         return
     facts = next((facts for facts in run.facts if facts.norm_samples), None)
     found = facts.norm_samples if facts else None
-    if facts is None or found is None or not (found.samples <= run.limit(SAMPLES) or found.values <= FEW_VALUES):
+    if facts is None or found is None or min(found.layers, found.samples, found.values) < 1:
+        return
+    if not (found.samples <= run.limit(SAMPLES) or found.values <= FEW_VALUES):
         return
     device = facts.device.kind if facts.device else ""
     yield _advice(found, facts.world_size, device)

@@ -4,10 +4,11 @@
 
 In warm-up steps: optimizer steps that use the gradients of several backward passes. Reported if in each step, and at
 least twice, all passes come from one line, each from a mean loss with a factor of about 1 (a GradScaler's scale does
-not count), each pass has a new batch of the same loader, or the script has no loader, and some values of a gradient
-show that the script does not divide it before the step. Clipping by more than the number of passes looks like a
-division: nothing is reported then. Libraries that accumulate divide the loss themselves; steps with a closure are
-left out.
+not count), each pass has a new batch of the same loader, and some values of a gradient show that the script does not
+divide it before the step. Without a loader, passes also need graphs of their own, other targets, and the same
+parameters: others belong to several tasks, views or networks. Clipping by more than the number of passes looks like a
+division: nothing is reported then. Libraries that accumulate divide the loss themselves; steps with a closure, and
+losses and parameters with hooks, are left out.
 
 ## Why it matters
 
@@ -78,7 +79,7 @@ def check(run: RunView) -> Iterator[Advice]:
         return
     facts = next((facts for facts in run.facts if facts.undivided_losses), None)
     for found in facts.undivided_losses if facts else []:
-        if found.steps >= LEAST_STEPS and found.undivided == found.steps:
+        if found.passes > 1 and found.steps >= LEAST_STEPS and found.undivided == found.steps:
             lines = [line.where for line in facts.clipping if line.optimizer == found.optimizer] if facts else []
             yield _advice(found, next(iter(lines), None))
 

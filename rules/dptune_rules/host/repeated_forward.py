@@ -18,8 +18,8 @@ and evaluation mode, or after an optimizer step. Neither do activation checkpoin
 over one fixed batch, and passes of a line search, each with other weights.
 
 On CPUs also a module that no optimizer trains, if its inputs are the batch as the loader prepares it, its outputs need
-no gradient, and its weights stay the same: a frozen encoder. Reported if the loader draws no random numbers for the
-samples in its first batches, and the script plans at least two epochs.
+no gradient, it draws no random numbers, and its weights stay the same: a frozen encoder. Reported if the loader draws
+no random numbers for the samples in its first batches, and the script plans at least two epochs.
 
 ## Why it matters
 

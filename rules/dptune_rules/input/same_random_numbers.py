@@ -10,7 +10,8 @@ data set has an index and its workers are forked.
 
 On several ranks with DistributedDataParallel or FSDP also the lines of the script that draw with torch outside of a
 loader, in the warm-up steps: tensors with one row for each sample of the batch, or any number of rows where the script
-has no loader. Reported if all ranks drew the same values in at least three calls, other values in each.
+has no loader; noise of parameters and gradients is left out. Reported if all ranks drew the same values in at least
+three calls, other values in each.
 
 ## Why it matters
 

@@ -10,8 +10,9 @@ evaluation, dptune reads the source of the training loop and of the functions it
 loader that calls the model with gradients disabled, if the script never changes the mode of a module.
 
 Also reported: calls of `torch.nn.functional.dropout` in a module of the script without `training=`, and of
-`scaled_dot_product_attention` with a `dropout_p` in a function that never reads `self.training`. Calls behind a
-condition on the mode, and modules and functions named after repeated sampling, are left out.
+`scaled_dot_product_attention` with a `dropout_p` in a function that never reads `self.training`. Calls that the mode
+decides, in the function or in a module that calls it, and modules and functions named after repeated sampling, are left
+out. Where an argument of the function decides, the call is reported once it has run in evaluation mode.
 
 ## Why it matters
 
@@ -68,7 +69,8 @@ def check(run: RunView) -> Iterator[Advice]:
     """Name the model and the line that evaluates it, and lines whose dropout does not heed the mode."""
     if run.recorded_about("training_mode") is None:
         return
-    if active := next((facts.active_dropouts for facts in run.facts if facts.active_dropouts), []):
+    dropouts = ([each for each in facts.active_dropouts if 0 < each.probability <= 1] for facts in run.facts)
+    if active := next(filter(None, dropouts), []):
         yield _active(active)
     for found in next((facts.training_mode for facts in run.facts if facts.training_mode), []):
         if not found.calls and found.ahead:

@@ -4,8 +4,9 @@
 
 In the source of the training loop and of the functions that it calls: conditions that compare a score with the best one
 so far (`if loss < best`), where a branch ends the training or counts towards that, keeps weights, or changes the
-learning rate. Conditions for one rank are left out. Reported if all ranks train one model (DistributedDataParallel or
-FSDP) and the best score differs between ranks at the same step by more than 0.01 %.
+learning rate. Conditions for one rank are left out, and the end of training where a collective call sends whether to
+stop. Reported if all ranks train one model (DistributedDataParallel or FSDP) and the best score differs between ranks
+at the same step by more than 0.01 %.
 
 ## Why it matters
 

@@ -2,7 +2,8 @@
 
 In warm-up steps: a module is watched if none of its parameters is in an optimizer, and none of its layers draws random
 numbers or updates statistics. Its inputs are compared with the tensors of the last batch, by some of their values; the
-values of its weights, at the end, with those at the start. Calls whose output needs a gradient do not count.
+values of its weights, at the end, with those at the start. Calls whose output needs a gradient do not count. A module
+that changes torch's generator draws random numbers, however it does so.
 """
 
 from __future__ import annotations
@@ -45,6 +46,8 @@ class _Watched:
     step_ns: int = 0  # in the step that runs
     inputs: list[list[tuple[torch.Tensor, list[torch.Tensor]]]] = field(default_factory=list)
     trained: bool = False  # a gradient goes through it
+    random: bool = False  # it draws random numbers
+    generator: torch.Tensor | None = None  # its state before the call
 
 
 class FrozenFeatures:
@@ -121,6 +124,7 @@ class FrozenFeatures:
                 ]
             )
         watched.facts.where = watched.facts.where or users_line(sys._getframe(1))
+        watched.generator = torch.get_rng_state()
         watched.begun_ns = time.perf_counter_ns()
 
     def _leaves(self, watched: _Watched, _: Any, output: Any) -> None:
@@ -128,6 +132,8 @@ class FrozenFeatures:
             return
         watched.step_ns += time.perf_counter_ns() - watched.begun_ns
         watched.facts.calls += 1
+        before = watched.generator
+        watched.random = watched.random or before is None or not torch.equal(torch.get_rng_state(), before)
         watched.trained = watched.trained or any(tensor.requires_grad for tensor in _tensors(output))
 
 
@@ -149,7 +155,7 @@ def _is_random(module: Any) -> bool:
 
 def _counts(watched: _Watched) -> bool:
     """Whether its inputs are of the batch in all compared calls, and its weights stay as they are."""
-    if watched.trained or len(watched.facts.step_ns) < _STEPS or not watched.inputs:
+    if watched.trained or watched.random or len(watched.facts.step_ns) < _STEPS or not watched.inputs:
         return False
     if not watched.weights or any(map(bool, changes(watched.weights))):
         return False

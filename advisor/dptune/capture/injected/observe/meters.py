@@ -110,6 +110,7 @@ class Meters:
         self.synchronised_passes = 0
         self.before_pass: Callable[[], None] = lambda: None
         self.before_graph: list[Callable[[Any], None]] = []
+        self.before_call: list[Callable[[Any, Any, Any], None]] = []  # with gradients, and whether the graph is kept
         self.after_graph: list[Callable[[], None]] = []
         self.after_pass: Callable[[], None] = lambda: None
         self.drawn: list[Callable[[Any], None]] = []
@@ -178,15 +179,21 @@ class Meters:
             roots = args[0] if args else kwargs.get("tensors")
             self._keep_loss(roots)
             self._probability_losses.before_pass(roots)
-            self._loss_scaling.before_pass(roots, args[1] if len(args) > 1 else kwargs.get("grad_tensors"))
+            gradients, retain = (
+                args[at] if len(args) > at else kwargs.get(name)
+                for at, name in ((1, "grad_tensors"), (2, "retain_graph"))
+            )
+            self._loss_scaling.before_pass(roots, gradients)
             for heed in self.before_graph:
                 heed(roots)
+            for heed_call in self.before_call:
+                heed_call(roots, gradients, retain)
             is_inner = torch._C._current_graph_task_id() != -1  # of a reentrant checkpoint, part of the pass around it
             if not is_inner:
                 self._count_pass()
             self._averaging.before_pass()
-            inputs, retain = args[5:6] or [kwargs.get("inputs")], args[2:3] or [kwargs.get("retain_graph")]
-            self._unused.before_pass(roots, inputs[0], retain[0])
+            inputs = args[5:6] or [kwargs.get("inputs")]
+            self._unused.before_pass(roots, inputs[0], retain)
             begun, computed = time.perf_counter_ns(), time.thread_time_ns()
             backward(*args, **kwargs)
             if not is_inner:

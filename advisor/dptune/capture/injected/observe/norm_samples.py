@@ -1,7 +1,7 @@
 """Counts the samples over which BatchNorm layers normalize in training, in the warm-up steps.
 
 `FrozenNorms` shows the calls. A layer that synchronizes its statistics over ranks, or that had more samples in one of
-its calls, is no layer of few samples.
+its calls, is no layer of few samples. Neither is one without running statistics: it normalizes alike in evaluation.
 """
 
 from __future__ import annotations
@@ -45,6 +45,8 @@ class NormSamples:
     def ran(self, module: Any, given: Any) -> None:
         """A layer in training mode is called with this."""
         if not torch.is_grad_enabled() or not isinstance(given, torch.Tensor) or given.dim() < 2:
+            return
+        if module.running_mean is None:
             return
         layer = self._layers.get(id(module))
         if layer is None or layer.module() is not module:

@@ -188,8 +188,8 @@ def observers() -> Observers:
         weight_penalties.before_pass,
         discarded_gradients.before_pass,
         optimizer_gradients.before_pass,
-        undivided_losses.before_pass,
     ]
+    meters.before_call.append(undivided_losses.before_pass)
     meters.after_graph += [
         clipping.after_pass,
         discarded_gradients.after_pass,

@@ -45,6 +45,7 @@ _NOT_THE_USERS = (
     sysconfig.get_path("stdlib"),
     sysconfig.get_path("purelib"),
     "<frozen",
+    "<eval_with_key>",  # code that torch.fx generates
 )
 
 

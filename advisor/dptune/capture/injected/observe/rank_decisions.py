@@ -2,7 +2,8 @@
 
 The loops around the optimizer step are read, with the functions of the script that they call. Found: `if loss < best`
 and its like, where the branches end the training, keep weights or change the learning rate. What only one rank runs is
-left out, by the names in the conditions around it. Nothing of the script is called: variables and attributes are read.
+left out, by the names in the conditions around it. Where a collective call sends whether to stop, the ranks agree when
+training ends. Nothing of the script is called: variables and attributes are read.
 """
 
 from __future__ import annotations
@@ -32,8 +33,10 @@ from dptune.runfile.decisions import DecisionFacts
 
 _FUNCTIONS = 60  # that are read
 _DECISIONS = 8
+_HOPS = 3  # from a counter to what is sent
 _BEST = re.compile(r"(?i)best|lowest|highest|smallest|(min|max)(imum)?_(val|loss|score|acc|metric|error|dev)")
 _ENDS = re.compile(r"(?i)stop|patien|wait|counter|bad_epochs|no_improve|since|stale|strikes|misses")
+_COLLECTIVE = re.compile(r"(?i)reduce|broadcast|gather|sync|consensus|trigger|all_agree|any_rank|all_ranks")
 _KEEPS = re.compile(r"(?i)save|state_dict|deepcopy|checkpoint|snapshot|keep|store")
 _RATE = re.compile(r"""(?i)\[['"]lr['"]\]|(^|_|\.)(lr|learning_rate)$|(reduce|decay|lower|drop)_(lr|rate)""")
 _NOT_RUN = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
@@ -49,6 +52,9 @@ Scope = Mapping[str, Any]
 class _Reading:
     found: dict[tuple[str, str], DecisionFacts] = field(default_factory=dict)
     seen: set[Any] = field(default_factory=set)
+    tests: list[ast.expr] = field(default_factory=list)  # of the loops around the step
+    more: set[tuple[str, str]] = field(default_factory=set)  # that keep weights or change the rate
+    agrees: bool = False  # the ranks, when training ends
 
 
 def decisions(frame: FrameType | None, step: int) -> list[DecisionFacts]:
@@ -57,12 +63,16 @@ def decisions(frame: FrameType | None, step: int) -> list[DecisionFacts]:
     while frame is not None:
         if is_the_users(frame.f_code.co_filename) and frame.f_code not in reading.seen:
             reading.seen.add(frame.f_code)
-            for loop in loops_around(frame)[-1:]:  # the outermost
+            loops = loops_around(frame)
+            reading.tests += [loop.test for loop in loops if isinstance(loop, ast.While)]
+            for loop in loops[-1:]:  # the outermost
+                reading.agrees |= _agrees(loop)
                 _read(loop.body, {**frame.f_globals, **frame.f_locals}, frame.f_code.co_filename, reading)
         frame = frame.f_back
     for facts in reading.found.values():
         facts.step = step
-    return [*reading.found.values()][:_DECISIONS]
+        facts.ends = facts.ends and not reading.agrees
+    return [facts for key, facts in reading.found.items() if facts.ends or key in reading.more][:_DECISIONS]
 
 
 def _read(body: Sequence[ast.stmt], scope: Scope, file: str, reading: _Reading) -> None:
@@ -102,6 +112,7 @@ def _read_call(call: ast.Call, scope: Scope, file: str, reading: _Reading) -> No
     reading.seen.add(code)
     node = definition(tree_of(code.co_filename), code.co_name, code.co_firstlineno)
     if node is not None and not OF_RANK.search(" ".join(map(ast.unparse, getattr(node, "decorator_list", [])))):
+        reading.agrees |= _agrees(node)
         inner = scope_of_call(call, found, called, scope)
         _read(node.body, inner, code.co_filename, reading)  # type: ignore[attr-defined]
 
@@ -122,9 +133,12 @@ def _note(statement: ast.If, body: Sequence[ast.stmt], scope: Scope, file: str, 
         branches = [*statement.body, *statement.orelse]
         name = ast.unparse(best).removeprefix("self.")
         place = users_place(file, statement.lineno)
-        facts = DecisionFacts(place or "", name, value, ends=_ends(branches, body), keeps=_keeps(branches))
-        if place and (facts.ends or facts.keeps or any(_RATE.search(each) for each in _texts(branches))):
+        ends, keeps = _ends(branches, body, reading.tests), _keeps(branches)
+        facts = DecisionFacts(place or "", name, value, ends=ends, keeps=keeps)
+        does_more = keeps or any(_RATE.search(each) for each in _texts(branches))
+        if place and (ends or does_more):
             reading.found.setdefault((place, name), facts)
+            reading.more |= {(place, name)} if does_more else set()
 
 
 def _compared(test: ast.expr) -> Iterator[ast.Name | ast.Attribute]:
@@ -143,22 +157,49 @@ def _last(node: ast.expr) -> str:
     return node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
 
 
-def _ends(branches: Sequence[ast.stmt], body: Sequence[ast.stmt]) -> bool:
-    """Whether they leave the loop, or count towards it and something in the same body may leave it."""
+def _ends(branches: Sequence[ast.stmt], body: Sequence[ast.stmt], tests: Sequence[ast.expr]) -> bool:
+    """Whether they leave the loop, or count towards it and a condition or the caller may then leave it."""
     inside = [node for each in branches for node in ast.walk(each)]
     if any(isinstance(node, ast.Break) for node in inside):
         return True
-    assigned = [target for node in inside for target in _targets(node)]
-    if not any(_ENDS.search(ast.unparse(target)) for target in assigned):
+    assigned = [ast.unparse(target) for node in inside for target in _targets(node)]
+    if not any(map(_ENDS.search, assigned)):
         return False
-    leaves = any(isinstance(node, (ast.Break, ast.Return)) for each in (*branches, *body) for node in ast.walk(each))
-    return leaves or any(_ENDS.search(text) for text in _texts((*branches, *body)))
+    around = [node for each in (*branches, *body) for node in ast.walk(each)]
+    conditions = [node.test for node in around if isinstance(node, (ast.If, ast.IfExp, ast.While))]
+    returned = [node.value for node in around if isinstance(node, ast.Return) and node.value is not None]
+    read = " ".join(map(ast.unparse, (*conditions, *returned, *tests)))
+    return any("stop" in name.lower() for name in assigned) or any(
+        _ENDS.search(name) and name in read for name in assigned
+    )
+
+
+def _agrees(code: ast.AST) -> bool:
+    """Whether a collective call sends what counts towards the end of training."""
+    nodes = [*ast.walk(code)]
+    sent = [node for node in nodes if isinstance(node, ast.Call) and _COLLECTIVE.search(_last(node.func))]
+    if not sent:
+        return False
+    counting: set[str] = set()
+    for _ in range(_HOPS):
+        for node in nodes:
+            if isinstance(node, (ast.Assign, ast.AugAssign, ast.AnnAssign)) and node.value is not None:
+                if _counts(node.value, counting):
+                    counting |= {ast.unparse(target) for target in _targets(node)}
+            elif isinstance(node, ast.If) and _counts(node.test, counting):
+                counting |= {ast.unparse(target) for each in ast.walk(node) for target in _targets(each)}
+    return any(_counts(argument, counting) for call in sent for argument in (*call.args, *call.keywords))
+
+
+def _counts(node: ast.AST, counting: set[str]) -> bool:
+    parts = [ast.unparse(each) for each in ast.walk(node) if isinstance(each, (ast.Name, ast.Attribute))]
+    return any(part in counting or _ENDS.search(part) for part in parts)
 
 
 def _targets(node: ast.AST) -> list[ast.expr]:
     if isinstance(node, ast.Assign):
         return node.targets
-    return [node.target] if isinstance(node, ast.AugAssign) else []
+    return [node.target] if isinstance(node, (ast.AugAssign, ast.AnnAssign)) else []
 
 
 def _keeps(branches: Sequence[ast.stmt]) -> bool:

@@ -1,7 +1,8 @@
 """Watches which random numbers the lines of the script draw in warm-up steps, where there are several ranks.
 
-Only tensors with a value for each sample of a batch, which ranks should draw differently; what prepares batches is left
-out. A few values of each tensor are kept on its device, and read when the first window opens.
+Only tensors with a value for each sample of a batch, which ranks should draw differently. What prepares batches is left
+out, and noise of parameters and gradients, which all ranks must draw alike. A few values of each tensor are kept on its
+device, and read when the first window opens.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from types import FrameType
 from typing import Any
 
 import torch
+from torch.optim import Optimizer
 
 from dptune.capture.injected.observe import process_rank
 from dptune.capture.injected.observe.meters import samples_in
@@ -81,12 +83,30 @@ class StepDraws:
         if rows < _LEAST_ROWS or (self._rows and rows != self._rows) or not torch.is_grad_enabled() or _prepares(frame):
             return
         where = users_line(frame)
+        if self._is_of_parameter(result, *args[:1]):
+            return
         if where is None or ((where, operator) not in self._lines and len(self._lines) >= _LINES):
             return
         new = StepDrawFacts(where, operator, list(result.shape), of_batch=bool(self._rows))
         _, values = self._lines.setdefault((where, operator), (new, []))
         if len(values) < _CALLS:
             values.append(elements(result))
+
+    def _is_of_parameter(self, *tensors: Any) -> bool:
+        """Whether one of these shares its memory with a parameter that an optimizer updates, or with its gradient."""
+        groups = [group for optimizer in self._places.alive(Optimizer) for group in optimizer.param_groups]
+        held = {
+            _memory(each) for group in groups for parameter in group["params"] for each in (parameter, parameter.grad)
+        }
+        found = {_memory(each) for each in tensors if isinstance(each, torch.Tensor)}
+        return not found.isdisjoint(held - {None})
+
+
+def _memory(tensor: Any) -> int | None:
+    """Where it begins; None for no tensor."""
+    if tensor is None or not is_readable(tensor) or tensor.layout != torch.strided:
+        return None
+    return int(getattr(tensor, "_local_tensor", tensor).data_ptr())
 
 
 def _prepares(frame: FrameType | None) -> bool:

@@ -2,7 +2,9 @@
 
 In warm-up steps only, by some values of one gradient of each optimizer, as backward passes leave it and as steps find
 it. What a pass starts from is read from its graph: the terms of the loss and their factors. Values are kept on their
-device, and compared when the first window opens.
+device, and compared when the first window opens. Parameters with hooks are left out: a hook may divide. Where no loader
+tells the batches apart, passes that share a graph or their targets, or that reach other parameters, are no
+micro-batches: they belong to several tasks, views or networks.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from dptune.capture.injected.observe.loss_graph import shape_of
+from dptune.capture.injected.observe.loss_masks import readable
 from dptune.capture.injected.observe.loss_terms import Factors, terms
 from dptune.capture.injected.observe.passes import is_captured, is_in_pass
 from dptune.capture.injected.observe.places import Places, users_line
@@ -33,6 +36,7 @@ _OPTIMIZERS = 4
 _STEPS = 8  # of an optimizer
 _PASSES = 256  # in all
 _LOOKED_AT = 64  # parameters, until one has a gradient
+_NODES = 4000  # of a graph
 _MEAN = 1  # as torch numbers reductions
 _MEANS = ("MeanBackward",)
 _WHOLE = (0.75, 1.05)  # the largest factor of an undivided loss; label smoothing takes some of it
@@ -42,13 +46,20 @@ _DIVIDED = 1.2  # times 1 / passes: what the step finds of a gradient is at leas
 
 @dataclass
 class _Pass:
-    """What it started from; `drawn`: the batches of each loader so far, and `scale` that of a GradScaler."""
+    """What it started from; `drawn`: the batches of each loader so far, and `scale` that of a GradScaler.
+
+    `retained`: its graph is kept for another pass. `reached`: the parameters in its graph, by identity. `targets`: some
+    values of the targets of each term that has them.
+    """
 
     line: str | None
     terms: tuple[str, ...]
     factors: list[Factors] = field(default_factory=list)
     drawn: Counter[int] = field(default_factory=Counter)
     scale: torch.Tensor | None = None
+    retained: bool = False
+    reached: frozenset[int] = frozenset()
+    targets: list[torch.Tensor] = field(default_factory=list)
 
 
 @dataclass
@@ -84,20 +95,29 @@ class UndividedLosses:
             self._watching = True
             self._handle = register_optimizer_step_pre_hook(self._begins)
 
-    def before_pass(self, roots: Any) -> None:
-        """A backward pass from these tensors is about to start."""
+    def before_pass(self, roots: Any, gradients: Any = None, retained: Any = None) -> None:
+        """A backward pass from these tensors starts, with these gradients; `retained`: it keeps its graph."""
         if not self._watches():
             return
         with contextlib.suppress(Exception):  # a graph may be anything
-            tensors = [roots] if isinstance(roots, torch.Tensor) else list(roots)
-            found = [term for tensor in tensors for term in _means(tensor.grad_fn)]
+            tensors = _listed(roots)
+            found = [
+                (given + factors, name, term)
+                for tensor, given in zip(tensors, _given(tensors, gradients), strict=True)
+                for factors, name, term in _means(tensor.grad_fn)
+            ]
+            hooked = any(tensor._backward_hooks for tensor in tensors)
+            loaderless = not any(self._places.draws.values())
             scaler = next((each for each in self._places.alive(GradScaler) if each.is_enabled()), None)
             self._pass = _Pass(
                 users_line(sys._getframe(1)),
-                tuple(name for _, name in found),
-                [factors for factors, _ in found],
+                tuple("" if hooked else name for _, name, _ in found),
+                [factors for factors, _, _ in found],
                 Counter(self._places.draws),
                 None if scaler is None or scaler._scale is None else scaler._scale.clone(),
+                bool(retained),
+                _reached(tensors) if loaderless else frozenset(),
+                [elements(term._saved_target) for *_, term in found if readable(term, "target")] if loaderless else [],
             )
             for optimizer in self._places.alive(Optimizer):
                 self._follow(optimizer)
@@ -154,25 +174,58 @@ def _values(watched: _Watched) -> torch.Tensor | None:
     optimizer = watched.optimizer()
     if parameter is None and optimizer is not None:
         held = [parameter for group in optimizer.param_groups for parameter in group["params"]][:_LOOKED_AT]
-        parameter = next((each for each in held if each.grad is not None and is_readable(each.grad)), None)
+        parameter = next(
+            (each for each in held if each.grad is not None and is_readable(each.grad) and not _is_hooked(each)), None
+        )
         watched.parameter = weakref.ref(parameter) if parameter is not None else None
     if parameter is None or parameter.grad is None or not is_readable(parameter.grad):
         return None
     return elements(parameter.grad)
 
 
-def _means(node: Any) -> Iterator[tuple[Factors, str]]:
-    """The terms of a loss that are means, with their factors; others with an empty name."""
+def _is_hooked(parameter: torch.Tensor) -> bool:
+    return bool(parameter._backward_hooks or getattr(parameter, "_post_accumulate_grad_hooks", None))
+
+
+def _listed(tensors: Any) -> list[Any]:
+    return [tensors] if tensors is None or isinstance(tensors, torch.Tensor) else list(tensors)
+
+
+def _given(roots: Sequence[Any], gradients: Any) -> list[Factors]:
+    """By root, the number that its pass starts with."""
+    given = _listed(gradients) if gradients is not None else [None] * len(roots)
+    return [[(each.detach(), 1)] if each is not None and each.numel() == 1 else [] for each in given]
+
+
+def _reached(roots: Sequence[Any]) -> frozenset[int]:
+    """The parameters in the graph, by identity, as far as it is read."""
+    reached: set[int] = set()
+    seen: set[Any] = set()
+    nodes = [root.grad_fn for root in roots]
+    while nodes and len(seen) < _NODES:
+        node = nodes.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        if hasattr(node, "variable"):
+            reached.add(id(node.variable))
+        nodes += [following for following, _ in node.next_functions]
+    return frozenset(reached) if not nodes else frozenset()
+
+
+def _means(node: Any) -> Iterator[tuple[Factors, str, Any]]:
+    """The terms of a loss that are means, with their factors and nodes; others with an empty name."""
     for factors, term in terms(node, ends=_MEANS):
         name = term.name()
         if name.startswith(_MEANS):
             inner = term.next_functions[0][0]
             if inner is not None and math.prod(shape_of(inner)) == 1:  # of a loss that is one number
-                yield from ((factors + more, each) for more, each in _means(inner))
+                yield from ((factors + more, each, end) for more, each, end in _means(inner))
                 continue
-            yield factors, name
+            within = list(terms(inner)) if inner is not None else [([], None)]  # constants that multiply each loss
+            yield from ((factors + more, name, term) for more, _ in within)
         else:
-            yield factors, name if getattr(term, "_saved_reduction", None) == _MEAN else ""
+            yield factors, name if getattr(term, "_saved_reduction", None) == _MEAN else "", term
 
 
 def _judged(watched: _Watched) -> UndividedLossFacts | None:
@@ -220,7 +273,7 @@ def _equal(values: torch.Tensor | None, others: torch.Tensor | None) -> bool:
 def _draws(passes: Sequence[_Pass]) -> bool | None:
     """Whether each pass has a batch of its own from one loader; None where passes share a batch, or loaders differ."""
     if not any(passes[-1].drawn.values()):
-        return False
+        return None if _share_a_batch(passes) else False
     loaders = set()
     for first, second in pairwise(passes):
         new = second.drawn - first.drawn
@@ -228,6 +281,17 @@ def _draws(passes: Sequence[_Pass]) -> bool | None:
             return None
         loaders |= {*new}
     return True if len(loaders) == 1 else None
+
+
+def _share_a_batch(passes: Sequence[_Pass]) -> bool:
+    """Whether passes without a loader belong to several tasks, views or networks, as far as their graphs show."""
+    if any(each.retained for each in passes) or len({each.reached for each in passes}) > 1:
+        return True
+    targets = [each.targets for each in passes]
+    constant = any(values.numel() > 1 and bool((values == values[0]).all()) for own in targets for values in own)
+    return constant or any(
+        _equal(one, other) for first, second in pairwise(targets) for one, other in zip(first, second, strict=False)
+    )
 
 
 def _is_whole(each: _Pass, passes: int) -> bool:

@@ -7,6 +7,8 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+import torch
+
 Note = Callable[[str, tuple[Any, ...], dict[str, Any], Any], None]
 
 
@@ -27,6 +29,8 @@ class WrappedOperators:
 
         @functools.wraps(call)
         def watched(*args: Any, **kwargs: Any) -> Any:
+            if torch.compiler.is_compiling():  # a script may compile with fullgraph=True while it is wrapped
+                return call(*args, **kwargs)
             result = call(*args, **kwargs)
             with contextlib.suppress(Exception):
                 self._note(name.strip("_"), args, kwargs, result)
