@@ -11,7 +11,7 @@ loader that calls the model with gradients disabled, if the script never changes
 
 Also reported: calls of `torch.nn.functional.dropout` in a module of the script without `training=`, and of
 `scaled_dot_product_attention` with a `dropout_p` in a function that never reads `self.training`. Calls behind a
-condition on the mode, and modules and functions named after repeated sampling, are left out.
+condition on the mode are left out, and so are modules and functions named after repeated sampling.
 
 ## Why it matters
 
@@ -65,7 +65,7 @@ LEAST_CALLS = 2  # the first may be a trial of the model
 
 
 def check(run: RunView) -> Iterator[Advice]:
-    """Name the model and the line that evaluates it, and lines whose dropout does not heed the mode."""
+    """Name the model and the line that evaluates it, and lines whose dropout ignores the mode."""
     if run.recorded_about("training_mode") is None:
         return
     if active := next((facts.active_dropouts for facts in run.facts if facts.active_dropouts), []):
@@ -114,8 +114,8 @@ def _active(found: list[ActiveDropoutFacts]) -> Advice:
     return results_at_risk(
         RULE,
         title=f"Dropout stays active in evaluation mode: {found[0].operator} at {at} does not use self.training",
-        why=f"In evaluation it still drops {100 * found[0].probability:.0f} % of the values: scores are random, and "
-        "worse than the model is.",
+        why=f"In evaluation it still drops {100 * found[0].probability:.0f} % of the values, so scores vary from run "
+        "to run and understate the model.",
         confidence="high" if seen else "medium",
         evidence=[
             *(
@@ -125,7 +125,7 @@ def _active(found: list[ActiveDropoutFacts]) -> Advice:
             *([Evidence(label="ran in evaluation mode", value=lines[0])] if seen else []),
         ],
         remedy="Pass `dropout_p=p if self.training else 0.0`." if attention else "Pass `training=self.training`.",
-        watch="Scores change: do not compare them with earlier ones.",
+        watch="Scores change: do not compare them with earlier scores.",
         subject="dropout",
     )
 
