@@ -720,8 +720,10 @@ def test_a_comparison_is_read_back_as_it_was_written() -> None:
 )
 def test_arguments_are_settings_and_their_lines_are_not(kind: str, record: Any) -> None:
     def made(line: str, value: float) -> list[Facts]:
-        arguments = {"arguments": {"given": value}, "argument_lines": {"given": line}}
-        return [ddp_facts(**{kind: [replace(record, where=line, **arguments)]})]
+        known: dict[str, Any] = {
+            kind: [replace(record, where=line, arguments={"given": value}, argument_lines={"given": line})]
+        }
+        return [ddp_facts(**known)]
 
     assert differing(made("train.py:9", 0.1), made("train.py:12", 0.1)) == {}
     whole = kind.removesuffix("s")
