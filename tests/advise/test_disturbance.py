@@ -13,6 +13,7 @@ from dptune.config import Settings
 from dptune.measured import LoadFigures
 from dptune.runfile.facts import OptimizerFacts
 from dptune.runfile.loader import LoaderFacts
+from dptune.runfile.norm_samples import NormSampleFacts
 from dptune.runfile.window import Window
 
 
@@ -137,7 +138,22 @@ def test_a_loader_that_is_waited_for_in_every_window_is_advised_on(make_measured
         "The times of this run are not reliable: only recommendations that do not depend on them are given."
     )
     assert report.headline.next.startswith("DP501: A step waits 60 % of its time for the data loader")
-    assert "Then record again: stop other processes on this machine" in report.headline.next
+    assert " Then stop other processes on this machine" in report.headline.next
+    assert report.headline.next.count("ecord again") == 1
+    assert report.headline.rule == "DP501"
+
+
+def test_where_times_do_not_hold_the_first_finding_comes_next(make_measured, make_facts, assembled):
+    windows = [
+        Window(name, 3, [10_000_000] * 4, loader_wait_ns=[6_000_000] * 4) for name in ("untraced", "light", "detailed")
+    ]
+    loader = LoaderFacts("train.py:12", num_workers=0, dataset="Photos")
+    facts = make_facts(loaders=[loader], windows=windows, norm_samples=NormSampleFacts(1, 1, 2, 1024, ["norm"]))
+    report = assembled(with_load(make_measured(wait_share=0.6), 0.9), [facts])
+    first = report.advice[0]
+    assert (first.rule, first.impact) == ("DP311", "medium")
+    assert report.headline.rule == first.rule
+    assert report.headline.next.startswith(f"{first.rule}: {first.title}. Then stop other processes")
 
 
 def test_an_optimizer_that_no_hardware_needs_so_long_for(make_measured, make_facts, hand_made):

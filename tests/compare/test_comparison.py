@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from fractions import Fraction
 from statistics import mean, median
 from typing import Any
@@ -712,3 +713,25 @@ def test_a_comparison_is_read_back_as_it_was_written() -> None:
     written = build_comparison(Sides([a], [run("b", 90, traced=True)]))
     text = json.dumps(written.model_dump(mode="json"), allow_nan=False)
     assert Comparison.model_validate_json(text) == written
+
+
+@pytest.mark.parametrize(
+    ("kind", "record"), [("optimizers", OptimizerFacts("SGD")), ("loaders", LoaderFacts(dataset="Clips"))]
+)
+def test_arguments_are_settings_and_their_lines_are_not(kind: str, record: Any) -> None:
+    def made(line: str, value: float) -> list[Facts]:
+        known: dict[str, Any] = {
+            kind: [replace(record, where=line, arguments={"given": value}, argument_lines={"given": line})]
+        }
+        return [ddp_facts(**known)]
+
+    assert differing(made("train.py:9", 0.1), made("train.py:12", 0.1)) == {}
+    whole = kind.removesuffix("s")
+    assert differing(made("train.py:9", 0.1), made("train.py:9", 0.2)) == {
+        f"{whole}.given": ([0.1], [0.2], "train.py:9")
+    }
+
+
+def test_a_line_that_moved_is_no_setting() -> None:
+    loaders = [LoaderFacts("train.py:9", iterated_at=line, costly_lines={line: "pop"}) for line in ("a.py:1", "a.py:2")]
+    assert differing(*([ddp_facts(loaders=[loader])] for loader in loaders)) == {}

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from dptune.advice import Report
-from dptune.measured import CopyFigures, CopySite, KernelFigures, KernelTime, MemoryFigures
+from dptune.measured import CopyFigures, CopySite, KernelFigures, KernelTime, MemoryFigures, ShardUnits
+from dptune.present.sections.traffic import data_loading
 from dptune.present.text import text
 
 from_trace = "the trace does not say"
@@ -188,3 +189,17 @@ def test_every_line_fits_the_page(full: Report, width: int) -> None:
     for title in ("Copies", "Kernels", "Memory"):
         for row in page.partition(f"\n{title}")[2].split("\n\n")[0].splitlines():
             assert len(row) <= width, row
+
+
+def test_gradients_of_units_are_not_named_all_reduced(full: Report) -> None:
+    """Units of FSDP reduce-scatter them."""
+
+    def labels(report: Report) -> list[str]:
+        return "".join(span.text for line in data_loading(report, 80) for span in line).split()
+
+    units = ShardUnits.only("none", rows=[], forward_depth=0, backward_depth=0)
+    assert "all-reduced" in labels(full)
+    assert "reduced" not in labels(full)
+    sharded = labels(with_figures(full, shard_units=units))
+    assert "reduced" in sharded
+    assert "all-reduced" not in sharded

@@ -35,6 +35,7 @@ def test_few_values_have_a_high_impact(ask, make_measured, make_facts):
     (advice,) = ask("DP311", make_measured(), [make_facts(norm_samples=few(samples=4, values=4), world_size=1)])
     assert advice.impact == "high"
     assert "over 4 samples in 3 layers" in advice.title
+    assert advice.remedy == "Use `nn.GroupNorm` in place of BatchNorm, or a larger batch."
     (advice,) = ask(
         "DP311", make_measured(), [make_facts(norm_samples=few(samples=1, values=63, layers=1), world_size=1)]
     )

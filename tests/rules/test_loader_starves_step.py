@@ -170,6 +170,7 @@ def test_a_model_on_the_cpu_leaves_its_own_cores_to_itself(ask, make_measured, m
     (advice,) = ask("DP501", make_measured(device="cpu", input=computed), facts)
     assert advice.changes == []
     assert "no core is left for workers, so make" in advice.title
+    assert advice.why == "With num_workers=0 the training process prepares every batch itself."
     slept = waiting(computed_share=0.1)
     (advice,) = ask("DP501", make_measured(device="cpu", input=slept), facts)
     assert advice.changes[0].then == 3

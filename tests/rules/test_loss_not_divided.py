@@ -14,7 +14,7 @@ SUMMED = UndividedLossFacts(
 def test_sgd_steps_are_larger(ask, make_measured, make_facts):
     (advice,) = ask("DP310", make_measured(), [make_facts(undivided_losses=[SUMMED]), make_facts(rank=1)])
     assert advice.title == (
-        "Gradients of 4 micro-batches add up without division (train.py:8): SGD uses 4 times the mean gradient"
+        "Gradients of 4 micro-batches are summed, not averaged (train.py:8): SGD uses 4 times the mean gradient"
     )
     assert (advice.kind, advice.impact, advice.confidence, advice.threatens_results) == ("risk", "high", "high", True)
     assert [found.value for found in advice.evidence] == [4, 3, "train.py:10"]
@@ -24,7 +24,7 @@ def test_sgd_steps_are_larger(ask, make_measured, make_facts):
 def test_adam_cancels_the_factor_but_for_clipping(ask, make_measured, make_facts):
     adam = UndividedLossFacts(**{**vars(SUMMED), "optimizer": "AdamW"})
     (advice,) = ask("DP310", make_measured(), [make_facts(undivided_losses=[adam])])
-    assert (advice.impact, advice.title.rpartition(": ")[2]) == ("low", "AdamW mostly cancels this factor of 4")
+    assert (advice.impact, advice.title.rpartition(": ")[2]) == ("low", "AdamW mostly cancels the factor of 4")
     clipping = [ClippingFacts("train.py:9", "AdamW"), ClippingFacts("train.py:19", "SGD")]
     (advice,) = ask("DP310", make_measured(), [make_facts(undivided_losses=[adam], clipping=clipping)])
     assert advice.impact == "medium"

@@ -98,7 +98,7 @@ def test_numbers_that_steps_draw_alike_on_all_ranks(ask, make_measured, make_fac
     facts = [make_facts(rank=rank, ddp=[DdpFacts("Net")], step_draws=lines) for rank in range(2)]
     (advice,) = ask("DP508", make_measured(), facts)
     assert advice.title == (
-        "All 2 ranks draw the same random numbers in each step (train.py:30, train.py:31 and 1 more)"
+        "Both ranks draw the same random numbers in each step (train.py:30, train.py:31 and 1 more)"
     )
     assert (advice.kind, advice.impact, advice.confidence) == ("risk", "medium", "high")
     assert [found.value for found in advice.evidence] == ["64 x 8"] * 3 + [3]
@@ -110,7 +110,13 @@ def test_numbers_that_may_choose_samples(ask, make_measured, make_facts):
     facts = [make_facts(rank=rank, ddp=[DdpFacts("Net")], step_draws=draws) for rank in range(2)]
     (advice,) = ask("DP508", make_measured(), facts)
     assert advice.confidence == "medium"
-    assert "all ranks train on the same data" in advice.why
+    assert "If these numbers make or choose samples, all ranks train on the same data" in advice.why
+
+
+def test_three_ranks_are_all_ranks(ask, make_measured, make_facts):
+    facts = [make_facts(rank=rank, ddp=[DdpFacts("Net")], step_draws=[step_draws()]) for rank in range(3)]
+    (advice,) = ask("DP508", make_measured(), facts)
+    assert advice.title.startswith("All 3 ranks draw the same random numbers")
 
 
 @pytest.mark.parametrize(

@@ -82,7 +82,7 @@ _BROKEN_OFF = ("rank-killed", "recording-stopped", "recording-broken-off")  # to
 def unjudgeable(
     findings: Sequence[Finding], advice: Sequence[Advice], sources: Sequence[str] = (), *, inference: bool = False
 ) -> Headline:
-    """The remedy for the first finding that has one; before it the first advice that needs no step times, if any.
+    """The remedy for the first finding that has one; before it the first advice, if one on speed needs no step times.
 
     `sources` are the files that were read: a single one is named in commands. `inference`: whether the steps show no
     backward pass and no optimizer.
@@ -103,7 +103,7 @@ def unjudgeable(
     if broken is not None:
         said = "" if broken.text in why[0].text else f"{sentence(broken.text)} "
         remedy = f"{said}Fix that first, then record again."
-    label, verdict = NO_DATA, sentence(NO_VERDICT)
+    label, verdict, rule = NO_DATA, sentence(NO_VERDICT), ""
     if all(fault.code in OF_TIMES for fault in why):
         label = "Times not reliable"
         verdict = "The times of this run are not reliable, so nothing is recommended on speed."
@@ -111,8 +111,10 @@ def unjudgeable(
             verdict = (
                 "The times of this run are not reliable: only recommendations that do not depend on them are given."
             )
-            remedy = f"{surest.rule}: {sentence(surest.title)} Then record again: {remedy[:1].lower()}{remedy[1:]}"
-    return Headline(label=label, verdict=verdict, why=sentence(why[0].text), next=remedy)
+            first = next(filter(_is_sure, advice))
+            remedy = f"{first.rule}: {sentence(first.title)} {_then(remedy)}"
+            rule = first.rule
+    return Headline(label=label, verdict=verdict, why=sentence(why[0].text), next=remedy, rule=rule)
 
 
 def recording(findings: Sequence[Finding]) -> str:
@@ -120,5 +122,16 @@ def recording(findings: Sequence[Finding]) -> str:
     return UPDATE if any(finding.code == SCHEMA_NEWER for finding in findings) else RECORD
 
 
+def _then(remedy: str) -> str:
+    """The remedy as the second thing to do, which says once to record again."""
+    if "ecord again" in remedy:
+        return f"Then {remedy[:1].lower()}{remedy[1:]}"
+    return f"Then record again: {remedy[:1].lower()}{remedy[1:]}"
+
+
 def _is_sure_of_time(advice: Advice) -> bool:
-    return advice.kind == "time" and advice.confidence != "low"
+    return advice.kind == "time" and _is_sure(advice)
+
+
+def _is_sure(advice: Advice) -> bool:
+    return advice.kind in ("time", "risk") and advice.confidence != "low"

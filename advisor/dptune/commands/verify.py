@@ -202,7 +202,10 @@ def _advised(folder: Path, name: str) -> tuple[str, list[Change], str, Saving | 
     advice = advised(report, [code])
     changes = [change for recommendation in advice for change in recommendation.changes]
     if not changes:
-        raise UsageError(f"{code} recommends nothing that can be set from outside", "see `dptune report`")
+        raise UsageError(
+            f"{code} recommends no setting, and verify can change only settings",
+            "`dptune report --section advice` shows what it recommends; `--set KNOB=VALUE` verifies any setting",
+        )
     step_ns = report.measured.step.known("time_ns")
     saved = [recommendation.saves for recommendation in advice if recommendation.saves]
     return code, changes, " ".join(saving(saves, step_ns) for saves in saved), saved[0] if len(saved) == 1 else None

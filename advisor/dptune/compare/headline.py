@@ -132,7 +132,7 @@ def _settings(compared: Compared) -> str:
     likely_facts = [fact for fact in _likely(compared, facts) if fact.name != "command"] or facts
     more = len(facts) - len(likely_facts[:_FACTS_AT_MOST])
     said = " and ".join(map(_went, likely_facts[:_FACTS_AT_MOST]))
-    return f"{said}{f' ({more} more facts differ)' if more > 1 else ' (one more fact differs)' if more else ''}"
+    return f"{said}{f' ({more} more settings differ)' if more > 1 else ' (one more setting differs)' if more else ''}"
 
 
 def _likely(compared: Compared, facts: list[FactDifference]) -> list[FactDifference]:

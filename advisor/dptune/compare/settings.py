@@ -141,7 +141,10 @@ def _fields(
     for name, value in asdict(record).items():
         if name == "bucket_cap_bytes":
             yield f"{whole}.bucket_cap_mb", (None if value is None else round(value / MIB, 3), where)
-        elif name not in _OUTCOMES and name != identity:
+        elif name == "arguments":
+            for argument, given in value.items():
+                yield f"{whole}.{argument}", (_plain(given), where)
+        elif name not in _OUTCOMES and name != identity and not name.endswith("_at") and not isinstance(value, dict):
             yield f"{whole}.{name}", (_plain(value), where)
 
 

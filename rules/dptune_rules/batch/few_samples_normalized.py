@@ -3,13 +3,13 @@
 ## What it measures
 
 The input of BatchNorm layers with trained parameters and running statistics in training mode, in the warm-up steps: the
-largest number of samples in a call. Reported from two samples down, and up to four where a layer also has at most four
-values for each channel. SyncBatchNorm counts the samples of all its ranks.
+largest number of samples in a call. Reported for two samples or fewer, and for up to four if a layer also has at most
+four values per channel. SyncBatchNorm counts the samples of all its ranks.
 
 ## Why it matters
 
 It costs accuracy. DistributedDataParallel does not synchronize BatchNorm: each rank normalizes by the mean and variance
-of its own samples. Those of two samples are mostly noise, and differ from the running statistics that evaluation uses.
+of its own samples. With two samples these are mostly noise, and differ from the running averages that evaluation uses.
 On ImageNet, ResNet-50 has an error of 23.6 % with 32 samples per GPU, 27.3 % with 4 and 34.7 % with 2. Gradient
 accumulation does not help: each micro-batch is normalized by itself.
 
@@ -19,7 +19,8 @@ On GPUs with several ranks, let them normalize together, before DDP wraps the mo
 
     model = nn.SyncBatchNorm.convert_sync_batchnorm(model)
 
-It sends statistics in each layer and pass. Otherwise normalize each sample by itself, which any batch size allows:
+It adds a collective per layer to the forward and the backward pass. Otherwise normalize each sample by itself, which
+works for any batch size:
 
     nn.GroupNorm(num_groups=32, num_channels=channels)
 
@@ -27,7 +28,8 @@ or give each rank a larger batch. For fine-tuning, keep pretrained statistics: `
 
 ## When to leave it alone
 
-- One sample has very many values in each channel that differ as those of the data do.
+- Each sample has many varied values per channel, for example a large image in segmentation: its statistics are then
+  close to those of the data.
 
 ## References
 
@@ -85,7 +87,7 @@ def _advice(found: NormSampleFacts, ranks: int, device: str) -> Advice:
         why="Each rank normalizes by the mean and variance of its own samples. Evaluation uses running averages, which "
         "differ from them."
         if ranks > 1
-        else "The mean and variance of so few samples differ much from the running averages that evaluation uses.",
+        else "The mean and variance of so few samples are far from the running averages that evaluation uses.",
         impact="high" if found.values < 16 * FEW_VALUES else "medium",
         confidence="high" if found.samples > 1 else "medium",
         evidence=[
@@ -96,7 +98,7 @@ def _advice(found: NormSampleFacts, ranks: int, device: str) -> Advice:
         ],
         remedy="Before DDP wraps the model: `model = torch.nn.SyncBatchNorm.convert_sync_batchnorm(model)`."
         if synchronizes
-        else "Use `nn.GroupNorm` in place of BatchNorm, or a larger batch per rank.",
+        else f"Use `nn.GroupNorm` in place of BatchNorm, or a larger batch{' per rank' if ranks > 1 else ''}.",
         watch="Train again from the start: the layers normalize differently.",
         subject=found.names[0] if found.names else "layers",
     )

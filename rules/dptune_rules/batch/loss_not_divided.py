@@ -1,21 +1,26 @@
-"""Gradients of micro-batches add up, and nothing divides them by the number of micro-batches.
+"""Gradients of micro-batches are summed, not averaged.
 
 ## What it measures
 
-In warm-up steps: optimizer steps that use the gradients of several backward passes. Reported if in each step, and at
-least twice, all passes come from one line, each from a mean loss with a factor of about 1 (a GradScaler's scale does
-not count), each pass has a new batch of the same loader, and some values of a gradient show that the script does not
-divide it before the step. Without a loader, passes also need graphs of their own, other targets, and the same
-parameters: others belong to several tasks, views or networks. Clipping by more than the number of passes looks like a
-division: nothing is reported then. Libraries that accumulate divide the loss themselves; steps with a closure, and
-losses and parameters with hooks, are left out.
+In warm-up steps: optimizer steps that use the gradients of several backward passes. Reported if at least two such
+steps were seen, and in each of them:
+
+- all passes come from one line, and each starts from a mean loss with a factor of about 1, apart from the scale of a
+  GradScaler;
+- each pass has a new batch of the same loader; without a loader, each has a graph and targets of its own, and all reach
+  the same parameters (others belong to several tasks, views or networks);
+- sampled values of a gradient show that the script does not divide it before the step.
+
+Clipping that shrinks a gradient by more than the number of passes looks like a division, so nothing is reported then.
+Libraries that accumulate divide the loss themselves. Steps with a closure, and losses and parameters with hooks, are
+left out.
 
 ## Why it matters
 
-It costs convergence. Backward passes add gradients. The mean over N micro-batches is their sum divided by N. Without
-the division the gradient is N times that of one large batch: SGD takes steps N times as large, and gradient clipping
-limits most steps instead of a few. Adam-like optimizers divide by the size of the gradients, so only clipping, epsilon
-and an L2 penalty change.
+It can cost convergence. Each backward pass adds its gradient, and the mean over N micro-batches is the sum divided by
+N. Without the division the gradient is N times that of one large batch: SGD takes steps N times as large, and gradient
+clipping limits most steps instead of a few. Adam-like optimizers divide by the size of the gradients, so only clipping,
+epsilon and an L2 penalty act differently.
 
 ## What to change
 
@@ -66,7 +71,7 @@ RULE = Rule(
     name="loss-not-divided",
     family="batch",
     kind="risk",
-    summary="gradients of micro-batches add up without division by their number",
+    summary="gradients of micro-batches are summed, not averaged",
     since="0.1",
     asked_when_busy=True,
     needs="recording",
@@ -90,7 +95,7 @@ def _advice(found: UndividedLossFacts, clipped: str | None) -> Advice:
     at = f" ({found.where})" if found.where else ""
     return results_at_risk(
         RULE,
-        title=f"Gradients of {found.passes} micro-batches add up without division{at}: {_effect(found, clipped)}",
+        title=f"Gradients of {found.passes} micro-batches are summed, not averaged{at}: {_effect(found, clipped)}",
         why=f"Each backward pass adds the gradient of a mean loss. The mean over {found.passes} micro-batches is the "
         f"sum divided by {found.passes}.",
         impact=impact,
@@ -102,8 +107,8 @@ def _advice(found: UndividedLossFacts, clipped: str | None) -> Advice:
             *known("optimizer steps at", found.step_where),
         ],
         remedy=f"Divide the loss by {found.passes} before the backward pass{at}.",
-        watch=f"Gradients become {found.passes} times as small: check the learning rate and the clipping limit. Leave "
-        "it if the rate was chosen for the sum.",
+        watch=f"Gradients are then {found.passes} times smaller: check the learning rate and the clipping limit. Keep "
+        "the sum if the learning rate was tuned for it.",
         subject=found.optimizer,
     )
 
@@ -113,4 +118,4 @@ def _effect(found: UndividedLossFacts, clipped: str | None) -> str:
         return f"{found.optimizer} uses {found.passes} times the mean gradient"
     if clipped:
         return f"clipping ({clipped}) limits {found.passes} times the mean gradient"
-    return f"{found.optimizer} mostly cancels this factor of {found.passes}"
+    return f"{found.optimizer} mostly cancels the factor of {found.passes}"

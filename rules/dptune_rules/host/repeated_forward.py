@@ -17,9 +17,9 @@ Other calls that differ do not count: with another dropout mask, with and withou
 and evaluation mode, or after an optimizer step. Neither do activation checkpointing, gradient caching, accumulation
 over one fixed batch, and passes of a line search, each with other weights.
 
-On CPUs also a module that no optimizer trains, if its inputs are the batch as the loader prepares it, its outputs need
-no gradient, it draws no random numbers, and its weights stay the same: a frozen encoder. Reported if the loader draws
-no random numbers for the samples in its first batches, and the script plans at least two epochs.
+On CPUs it also finds frozen encoders: modules that no optimizer trains, whose inputs are the batch as the loader
+prepares it, whose outputs need no gradient, which draw no random numbers, and whose weights stay the same. Reported if
+the loader draws no random numbers for the samples of its first batches, and the script plans at least two epochs.
 
 ## Why it matters
 

@@ -30,8 +30,8 @@ Where it depends on a size that changes, keep it in a dictionary by size, or use
 
 What depends on the batch: compute it once in the forward pass of the model, and pass it to the layers.
 
-The saving is an upper bound: all of these operators; on a CPU the time of the function by stack samples, where these
-operators are at least half of it: it also holds what is too small to compare.
+The saving is an upper bound: the time of all of these operators. On a CPU it is the time of the whole function by stack
+samples, if these operators take at least half of it: this includes operators that are too short to compare.
 
 ## When to leave it alone
 

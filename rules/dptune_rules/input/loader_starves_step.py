@@ -271,6 +271,7 @@ def check(run: RunView) -> Iterator[Advice]:
         changes, then, saves = [], None, of_cheaper
     elif then is None:
         reason = f"no core is left for {f'more than its {now} workers' if now else 'workers'}"
+        why = why.removesuffix(loader_words.WORKERS)
     else:
         remedy = f"use {then} {'worker' if then == 1 else 'workers'} {f'instead of {now}' if now else '(now none)'}"
     waits = f"step waits {100 * wait:.0f} % of its time for the data loader"

@@ -18,13 +18,16 @@ SENDING = (
 ITERABLE = " An IterableDataset must divide its samples among workers."
 
 
+WORKERS = " Workers run in parallel."
+
+
 def why(now: int | None, device: str | None) -> str:
     """The mechanism, by the number of workers, where that is known, and what the device does meanwhile."""
     if now:
         return "The workers deliver batches more slowly than steps consume them."
     idle = "" if device == "cpu" else " and the device waits"
     if now == 0:
-        return f"With num_workers=0 the training process prepares every batch itself{idle}. Workers run in parallel."
+        return f"With num_workers=0 the training process prepares every batch itself{idle}.{WORKERS}"
     return "The loader is slower than the steps that consume its batches. `dptune profile` records how they are loaded."
 
 

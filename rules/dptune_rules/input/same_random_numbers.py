@@ -8,10 +8,10 @@ process that prepares batches first draws from them. Equal states give equal num
 again must also be in equal states after the batch. Measured for the loader that most batches are drawn from, if its
 data set has an index and its workers are forked.
 
-On several ranks with DistributedDataParallel or FSDP also the lines of the script that draw with torch outside of a
-loader, in the warm-up steps: tensors with one row for each sample of the batch, or any number of rows where the script
-has no loader; noise of parameters and gradients is left out. Reported if all ranks drew the same values in at least
-three calls, other values in each.
+On several ranks with DistributedDataParallel or FSDP, also lines of the script that draw random numbers with torch
+outside of a loader in the warm-up steps: tensors with one row per sample of the batch, or with any number of rows if
+the script has no loader. Noise for parameters and gradients is left out. Reported if all ranks drew the same values in
+at least three calls, and no two calls of a rank drew the same.
 
 ## Why it matters
 
@@ -19,8 +19,8 @@ It costs quality. A worker process starts with a copy of the data set. A generat
 same state, so all workers crop, flip or add noise in the same way, and start again from that state in each epoch unless
 `persistent_workers=True`. Ranks that make it with the same seed have the same numbers too. The model sees a fraction of
 the augmentations it should see. torch seeds `torch`, `random` and `numpy.random` in each worker, but not generators
-that a script makes. Noise, masks or timesteps that ranks draw alike leave a step with as many different ones as one
-rank has; where the numbers choose samples, all ranks train on the same data.
+that a script makes. If all ranks draw the same noise, masks or timesteps, more ranks add no variety to a step. If the
+numbers make or choose samples, all ranks train on the same data.
 
 ## What to change
 
@@ -52,7 +52,7 @@ with Accelerate `set_seed(seed, device_specific=True)`.
   https://numpy.org/doc/stable/reference/random/parallel.html
 - Accelerate, `set_seed`, on `device_specific`:
   https://huggingface.co/docs/accelerate/package_reference/utilities#accelerate.utils.set_seed
-- Three calls: equal numbers by chance are impossible, but one call may be to initialize.
+- Three calls: the first may initialize something on all ranks. Equal numbers by chance are practically impossible.
 """
 
 from __future__ import annotations
@@ -110,10 +110,11 @@ def _of_lines(found: Sequence[StepDrawFacts], lines: Sequence[str], ranks: int) 
     known_rows = all(draw.of_batch for draw in found)
     return results_at_risk(
         RULE,
-        title=f"All {ranks} ranks draw the same random numbers in each step ({', '.join(lines[:2])}{more})",
-        why="The ranks are seeded alike. They draw the same noise, masks or choices for their different samples."
+        title=f"{'Both' if ranks == 2 else f'All {ranks}'} ranks draw the same random numbers in each step "
+        f"({', '.join(lines[:2])}{more})",
+        why="The ranks have the same seed, so they draw the same noise, masks or choices for different samples."
         if known_rows
-        else "The ranks are seeded alike. If these numbers choose samples, all ranks train on the same data.",
+        else "The ranks have the same seed. If these numbers make or choose samples, all ranks train on the same data.",
         impact="medium",
         confidence="high" if known_rows else "medium",
         evidence=[
@@ -124,7 +125,8 @@ def _of_lines(found: Sequence[StepDrawFacts], lines: Sequence[str], ranks: int) 
             Evidence(label="calls with the same numbers", value=min(len(draw.values) for draw in found)),
         ],
         remedy="After the model is made, seed each rank differently: `torch.manual_seed(seed + rank)`.",
-        watch="Ranks then need other means for what they must draw alike, for example the image size of a step.",
+        watch="What must be equal on all ranks, for example the image size of a step, then needs a generator of its "
+        "own with a common seed.",
         subject="steps",
     )
 

@@ -10,9 +10,10 @@ evaluation, dptune reads the source of the training loop and of the functions it
 loader that calls the model with gradients disabled, if the script never changes the mode of a module.
 
 Also reported: calls of `torch.nn.functional.dropout` in a module of the script without `training=`, and of
-`scaled_dot_product_attention` with a `dropout_p` in a function that never reads `self.training`. Calls that the mode
-decides, in the function or in a module that calls it, and modules and functions named after repeated sampling, are left
-out. Where an argument of the function decides, the call is reported once it has run in evaluation mode.
+`scaled_dot_product_attention` with a `dropout_p` in a function that never reads `self.training`. Calls behind a
+condition on the mode, in the function or in a module that calls it, are left out, and so are modules and functions
+named after repeated sampling. If an argument of the function decides, the call is reported once it has run in
+evaluation mode.
 
 ## Why it matters
 
@@ -66,7 +67,7 @@ LEAST_CALLS = 2  # the first may be a trial of the model
 
 
 def check(run: RunView) -> Iterator[Advice]:
-    """Name the model and the line that evaluates it, and lines whose dropout does not heed the mode."""
+    """Name the model and the line that evaluates it, and lines whose dropout ignores the mode."""
     if run.recorded_about("training_mode") is None:
         return
     dropouts = ([each for each in facts.active_dropouts if 0 < each.probability <= 1] for facts in run.facts)
@@ -116,8 +117,8 @@ def _active(found: list[ActiveDropoutFacts]) -> Advice:
     return results_at_risk(
         RULE,
         title=f"Dropout stays active in evaluation mode: {found[0].operator} at {at} does not use self.training",
-        why=f"In evaluation it still drops {100 * found[0].probability:.0f} % of the values: scores are random, and "
-        "worse than the model is.",
+        why=f"In evaluation it still drops {100 * found[0].probability:.0f} % of the values, so scores vary from run "
+        "to run and understate the model.",
         confidence="high" if seen else "medium",
         evidence=[
             *(
@@ -127,7 +128,7 @@ def _active(found: list[ActiveDropoutFacts]) -> Advice:
             *([Evidence(label="ran in evaluation mode", value=lines[0])] if seen else []),
         ],
         remedy="Pass `dropout_p=p if self.training else 0.0`." if attention else "Pass `training=self.training`.",
-        watch="Scores change: do not compare them with earlier ones.",
+        watch="Scores change: do not compare them with earlier scores.",
         subject="dropout",
     )
 

@@ -1,22 +1,22 @@
-"""Each rank ends training, keeps weights or changes its rate by its own score.
+"""Each rank decides by its own score when to stop, which weights to keep, or its learning rate.
 
 ## What it measures
 
 In the source of the training loop and of the functions that it calls: conditions that compare a score with the best one
-so far (`if loss < best`), where a branch ends the training or counts towards that, keeps weights, or changes the
-learning rate. Conditions for one rank are left out, and the end of training where a collective call sends whether to
-stop. Reported if all ranks train one model (DistributedDataParallel or FSDP) and the best score differs between ranks
-at the same step by more than 0.01 %.
+so far (`if loss < best`), if a branch ends the training or advances a patience counter, saves weights, or changes the
+learning rate. Conditions that only one rank evaluates are left out, and so is the end of training if a collective sends
+whether to stop. Reported if all ranks train one model (DistributedDataParallel or FSDP) and the best score differs
+between ranks at the same step by more than 0.01 %.
 
 ## Why it matters
 
 Each rank evaluates its own part of the data. If one rank stops and the others go on, their next collective waits for it
-until it times out. Weights that are kept by the score of one part are not the best of all data, and ranks keep those of
-different epochs.
+until it times out. The weights with the best score on one part need not be the best on all data, and ranks may keep
+weights of different epochs.
 
 ## What to change
 
-Average the score over all ranks before it is compared, so that all decide alike:
+Average the score over all ranks before the comparison, so that all ranks decide the same:
 
     score = torch.tensor([loss_sum, count])
     dist.all_reduce(score)
@@ -33,7 +33,8 @@ broadcast its decision.
 
 - torch.distributed.all_reduce: https://pytorch.org/docs/stable/distributed.html#torch.distributed.all_reduce
 - Lightning, `sync_dist`: https://lightning.ai/docs/pytorch/stable/visualize/logging_advanced.html
-- 0.01 %: averages over all ranks agree to rounding, and torch takes less for no improvement by default.
+- 0.01 %: scores averaged over all ranks agree to rounding, and torch's `ReduceLROnPlateau` ignores smaller improvements
+  by default.
 """
 
 from __future__ import annotations
@@ -44,14 +45,14 @@ from dptune.advice import Advice, Evidence
 from dptune.rule import DifferentDecision, Rule, RunView, Threshold, different_decisions
 from dptune_rules.at_risk import results_at_risk
 
-APART = Threshold("apart", 1e-4, "relative: averages over all ranks agree to rounding")
+APART = Threshold("apart", 1e-4, "relative: scores averaged over all ranks agree to rounding")
 
 RULE = Rule(
     code="DP705",
     name="scores-by-rank",
     family="ranks",
     kind="risk",
-    summary="each rank ends training, keeps weights or changes its rate by its own score",
+    summary="each rank decides by its own score when to stop, which weights to keep, or its learning rate",
     since="0.1",
     thresholds=(APART,),
     asked_when_busy=True,
@@ -79,7 +80,7 @@ def _advice(run: RunView, decision: DifferentDecision) -> Advice:
         f"{highest:.4g} on the ranks",
         why="If one rank stops and others go on, their next collective waits for it until it times out."
         if facts.ends
-        else "The score is that of the rank's own part of the data.",
+        else "Each rank computes the score on its own part of the data.",
         impact="high" if facts.ends else "medium",
         evidence=[
             *(
@@ -88,7 +89,7 @@ def _advice(run: RunView, decision: DifferentDecision) -> Advice:
             ),
             Evidence(label="compared after step", value=facts.step),
         ],
-        remedy=f"Average the score over all ranks with `dist.all_reduce` before it is compared at {facts.where}.",
-        watch="The score is then that of all data: do not compare it with earlier ones.",
+        remedy=f"Average the score over all ranks with `dist.all_reduce` before the comparison at {facts.where}.",
+        watch="The score then covers all data: do not compare it with earlier scores.",
         subject=facts.best,
     )

@@ -146,7 +146,8 @@ def data_loading(report: Report, width: int) -> Iterator[Line]:
         ("Backward passes", shown(lambda: step.backwards_per_step, _per_step)),
     ]
     if measured.known("world_size") != 1:
-        rows.append(("  all-reduced", shown(lambda: step.synchronised_backwards_per_step, _per_step)))
+        reduced = "all-reduced" if measured.known("shard_units") is None else "reduced"
+        rows.append((f"  {reduced}", shown(lambda: step.synchronised_backwards_per_step, _per_step)))
     for label, text in rows:
         yield from labelled(label, str(text), width, column=18, indent="  ")
     noise = measured.known("noise")
