@@ -360,6 +360,8 @@ WORDS = {  # what a trace lacks, by the names of facts that rules ask for
     "optimizer_gradients": "which gradients optimizer steps find",
     "clipping": "which gradients are clipped",
     "unreached": "which parameters get no gradient",
+    "undivided_losses": "whether losses are divided by the number of micro-batches",
+    "norm_samples": "how many samples BatchNorm layers normalize",
     "zero_rates": "whether the learning rate is zero",
     "counted_padding": "whether padding counts as a target",
     "training_mode": "whether the model is evaluated in training mode",
@@ -394,7 +396,5 @@ def _texts(advice: Advice) -> Iterator[str]:
     """The texts in which a finding names its cause: title, evidence and the places of its changes."""
     yield advice.title
     for evidence in advice.evidence:
-        yield evidence.label
-        yield str(evidence.value)
-    for change in advice.changes:
-        yield str(change.at or "")
+        yield from (evidence.label, str(evidence.value))
+    yield from (str(change.at or "") for change in advice.changes)
