@@ -23,10 +23,10 @@ from dptune.capture.injected.observe.places import is_the_users, users_place
 from dptune.capture.injected.observe.save_calls import OF_RANK
 from dptune.capture.injected.observe.validation import (
     UNKNOWN,
-    definition,
     loops_around,
     scope_of_call,
-    tree_of,
+    script_function,
+    source_of,
     value_of,
 )
 from dptune.runfile.decisions import DecisionFacts
@@ -102,15 +102,14 @@ def _read_call(call: ast.Call, scope: Scope, file: str, reading: _Reading) -> No
         if isinstance(found, (type, torch.nn.Module)) or not isinstance(method, FunctionType):
             return
         found = MethodType(method, found)
-    called = found.__func__ if isinstance(found, MethodType) else found
-    called = inspect.unwrap(called)
-    if not isinstance(called, FunctionType) or not is_the_users(called.__code__.co_filename):
+    called = script_function(found)
+    if called is None:
         return
     code = called.__code__
     if code in reading.seen or len(reading.seen) >= _FUNCTIONS:
         return
     reading.seen.add(code)
-    node = definition(tree_of(code.co_filename), code.co_name, code.co_firstlineno)
+    node = source_of(code)
     if node is not None and not OF_RANK.search(" ".join(map(ast.unparse, getattr(node, "decorator_list", [])))):
         reading.agrees |= _agrees(node)
         inner = scope_of_call(call, found, called, scope)

@@ -9,21 +9,28 @@ part that changes during training, for example the epoch, stays as it is in the 
 from __future__ import annotations
 
 import ast
-import inspect
 import operator
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePath
-from types import FrameType, FunctionType, MethodType
+from types import FrameType, FunctionType
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from dptune.capture.injected.observe.places import is_the_users, users_place
-from dptune.capture.injected.observe.validation import UNKNOWN, definition, scope_of_call, tree_of, value_of
+from dptune.capture.injected.observe.validation import (
+    UNKNOWN,
+    definition,
+    scope_of_call,
+    script_function,
+    source_of,
+    tree_of,
+    value_of,
+)
 
 _FUNCTIONS = 60  # read in all
 _DEEPEST = 8  # parts within parts of a path
@@ -142,15 +149,14 @@ def _read_call(call: ast.Call, function: _Function, reading: _Reading) -> None:
         if path and place:
             reading.found.setdefault(os.path.realpath(path), place)
         return
-    called = found.__func__ if isinstance(found, MethodType) else found
-    called = inspect.unwrap(called) if callable(called) else called
-    if not isinstance(called, FunctionType) or not is_the_users(called.__code__.co_filename):
+    called = script_function(found)
+    if called is None:
         return
     code = called.__code__
     if code in reading.seen or len(reading.seen) >= _FUNCTIONS:
         return
     reading.seen.add(code)
-    node = definition(tree_of(code.co_filename), code.co_name, code.co_firstlineno)
+    node = source_of(code)
     if node is None or _is_of_rank(*getattr(node, "decorator_list", [])):
         return
     body = node.body  # type: ignore[attr-defined]

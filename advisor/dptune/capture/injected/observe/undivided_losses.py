@@ -239,11 +239,11 @@ def _judged(watched: _Watched) -> UndividedLossFacts | None:
         lines = {each.line for each, _, _ in adding}
         if len(adding) < 2 or len(lines) > 1 or len({each.terms for each, _, _ in adding}) > 1:
             continue
-        own = _draws([each for each, _, _ in adding])
-        if own is None:
+        batch_each = _draws([each for each, _, _ in adding])
+        if batch_each is None:
             continue
         counts[len(adding)] += 1
-        drawn, line = drawn and own, lines.pop()
+        drawn, line = drawn and batch_each, lines.pop()
         undivided[len(adding)] += all(_is_whole(each, len(adding)) for each, _, _ in adding) and not _is_divided(
             adding[-1][2], found, adding[-1][0], len(adding)
         )
@@ -288,7 +288,9 @@ def _share_a_batch(passes: Sequence[_Pass]) -> bool:
     if any(each.retained for each in passes) or len({each.reached for each in passes}) > 1:
         return True
     targets = [each.targets for each in passes]
-    constant = any(values.numel() > 1 and bool((values == values[0]).all()) for own in targets for values in own)
+    constant = any(
+        sampled.numel() > 1 and bool((sampled == sampled[0]).all()) for of_pass in targets for sampled in of_pass
+    )
     return constant or any(
         _equal(one, other) for first, second in pairwise(targets) for one, other in zip(first, second, strict=False)
     )

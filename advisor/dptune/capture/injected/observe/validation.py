@@ -13,7 +13,7 @@ import inspect
 import linecache
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from types import CellType, FrameType, FunctionType, MethodType
+from types import CellType, CodeType, FrameType, FunctionType, MethodType
 from typing import Any
 
 from torch import nn
@@ -125,9 +125,8 @@ def _read_call(call: ast.Call, scope: Mapping[str, Any], file: str, name: str, r
             read.evaluates = read.evaluates or (f"{place}" if name == "<module>" else f"{name} ({place})")
             return
     found = value_of(called, scope)
-    function = found.__func__ if isinstance(found, MethodType) else found
-    function = inspect.unwrap(function) if callable(function) else function
-    if not isinstance(function, FunctionType) or not is_the_users(function.__code__.co_filename):
+    function = script_function(found)
+    if function is None:
         read.restores = read.restores or "train" in method
         return
     if function in read.seen or len(read.seen) >= _FUNCTIONS:
@@ -135,9 +134,21 @@ def _read_call(call: ast.Call, scope: Mapping[str, Any], file: str, name: str, r
         return
     read.seen.add(function)
     code = function.__code__
-    node = definition(tree_of(code.co_filename), code.co_name, code.co_firstlineno)
+    node = source_of(code)
     read.restores = read.restores or node is None
     _read(node, scope_of_call(call, found, function, scope), code.co_filename, function_name(code), read)
+
+
+def script_function(found: Any) -> FunctionType | None:
+    """The function of the script that runs when this is called, without its decorators; None for anything else."""
+    function = found.__func__ if isinstance(found, MethodType) else found
+    function = inspect.unwrap(function) if callable(function) else function
+    return function if isinstance(function, FunctionType) and is_the_users(function.__code__.co_filename) else None
+
+
+def source_of(code: CodeType) -> ast.AST | None:
+    """The syntax tree of a function; None where its file has none of that name in that line."""
+    return definition(tree_of(code.co_filename), code.co_name, code.co_firstlineno)
 
 
 def scope_of_call(call: ast.Call, found: Any, function: FunctionType, scope: Mapping[str, Any]) -> dict[str, Any]:
