@@ -16,7 +16,7 @@ from dptune.whatif.gpu.program import Program
 # The unchanged step is measured, so what a replay cannot know grows with what a change moves: contention of kernels,
 # work that waits behind what is taken away. As shares of the step and of the difference. Of 15 changes measured on two
 # ranks of an H200 12 lie within; so does the one measured pair of public traces, which is 1.4 % off. Simulated changes
-# (tests/simulator) lie within more often than nine in ten: two simulated processes do not differ by more than a change.
+# (tests/simulator) lie within more often than nine times in ten: nothing else differs from the run before the change.
 _OF_STEP, OF_DIFFERENCE = 0.015, 0.15
 _NORMAL_90 = 1.645  # two-sided
 _ROUNDING_NS = 1.0
