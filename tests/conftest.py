@@ -36,9 +36,9 @@ assert _spec is not None
 assert _spec.loader is not None
 _spec.loader.exec_module(importlib.util.module_from_spec(_spec))
 
-# torch computes with one thread, here and in scripts that tests start: on a busy machine each of several waits for the
-# others, and they spin meanwhile.
-os.environ.setdefault("OMP_NUM_THREADS", "1")
+# torch computes with one thread, here and in scripts that tests start, whatever the machine asks for: on a busy machine
+# each of several waits for the others, and they spin meanwhile; and only a process of one thread is forked (forks.py).
+os.environ["OMP_NUM_THREADS"] = "1"
 
 # Under nohup, or in the background of a script, signals are ignored, and what a test starts would ignore them as well.
 for _number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):

@@ -37,8 +37,6 @@ AT_FIRST = dict(os.environ)
 READ_AT_LOAD = ("PYTHON", "TORCH", "PYTORCH", "KINETO", "OMP_", "MKL_", "ONEDNN_", "DNNL_", "OPENBLAS_", "ATEN_", "LD_")
 LATER = {"PYTHONPATH", "KINETO_LOG_LEVEL", "TORCH_EXTENSIONS_DIR"}  # of these, what is looked at elsewhere or later
 EACH_STARTED = "TESTS_START_EACH"  # a variable with which Python is started for each process, as users start it
-# Only one thread is forked; Python has its configuration changed by a module for its own tests.
-CAN_FORK = AT_FIRST.get("OMP_NUM_THREADS") == "1" and hasattr(_testinternalcapi, "set_config")
 LIMITS = [getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")]
 PR_SET_CHILD_SUBREAPER = 36  # source: Linux, prctl(2)
 _Popen = subprocess.Popen
@@ -115,20 +113,29 @@ class Server:
         return Forked(int(answer))
 
 
-def may_fork(words: Sequence[str], environment: Mapping[str, str]) -> bool:
-    """Whether Python that is started with these words is like a fork: a script, alone or in ranks."""
+def why_started(words: Sequence[str], environment: Mapping[str, str]) -> str | None:
+    """Why Python is started with these words; None where a fork is like it: a script, alone or in ranks."""
     python, *rest = words
     if rest[:1] == [str(LAUNCHER)]:
         rest = [word for word in rest[1:] if not word.startswith("--")]
-    same = environment.get("PYTHONPATH") in PATHS and _read_at_load(environment) == _read_at_load(AT_FIRST)
-    is_script = rest[:1] != [] and rest[0].endswith(".py")
-    return CAN_FORK and same and python == sys.executable and is_script and EACH_STARTED not in environment
+    now, first = _read_at_load(environment), _read_at_load(AT_FIRST)
+    differing = sorted(name for name in now.keys() | first.keys() if now.get(name) != first.get(name))
+    reasons = {
+        f"{EACH_STARTED} is set": EACH_STARTED in environment,
+        "not a script of this Python": python != sys.executable or not rest or not rest[0].endswith(".py"),
+        "another PYTHONPATH": environment.get("PYTHONPATH") not in PATHS,
+        f"read as torch loads: {', '.join(differing)}": bool(differing),
+        "only a process of one thread is forked": AT_FIRST.get("OMP_NUM_THREADS") != "1",
+        # Python has its configuration changed by a module for its own tests.
+        "this Python has no _testinternalcapi.set_config": not hasattr(_testinternalcapi, "set_config"),
+    }
+    return next((reason for reason, is_so in reasons.items() if is_so), None)
 
 
 def popen(words: Sequence[str], **how: Any) -> Forked | subprocess.Popen[Any]:
     """subprocess.Popen, or a fork where that is the same."""
     usual = {"env", "cwd", "stdin", "stdout", "stderr"}
-    if not usual.issuperset(how) or "env" not in how or not may_fork(words, how["env"]):
+    if not usual.issuperset(how) or "env" not in how or why_started(words, how["env"]):
         return _Popen(words, **how)
     with contextlib.ExitStack() as opened:
         streams = [_number(how.get(name), at, opened) for at, name in enumerate(("stdin", "stdout", "stderr"))]
