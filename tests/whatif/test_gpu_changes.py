@@ -8,13 +8,14 @@ from statistics import pstdev
 
 import pytest
 
+from dptune.errors import UsageError
 from dptune.measured import Missing
 from dptune.whatif.assumptions import assumed
 from dptune.whatif.cpu.buckets import Caps
 from dptune.whatif.cpu.wire import Link
 from dptune.whatif.gpu.assumed import Side
 from dptune.whatif.gpu.buckets import rebucketed
-from dptune.whatif.gpu.changes import changed
+from dptune.whatif.gpu.changes import bounded, changed
 from dptune.whatif.gpu.editing import requeued
 from dptune.whatif.gpu.gathers import Gather
 from dptune.whatif.gpu.graph import Edge, Kind, Message, Stretch
@@ -24,6 +25,7 @@ from dptune.whatif.gpu.program import Program
 from dptune.whatif.gpu.reductions import Bucket, Reduction
 from dptune.whatif.gpu.stragglers import latest
 from dptune.whatif.gpu.uncertainty import unknown_ns
+from dptune.whatif.scenarios import named
 from dptune.whatif.traced_steps import HOST_LIMITS, least_of_devices_ns, why_only_a_bound
 
 STEPS = 4
@@ -133,6 +135,31 @@ def test_eager_attention_at_best_takes_no_time() -> None:
     assert changed(made, {"attention.sdpa": True}).step_ns() == 100
     with pytest.raises(Missing, match="operator by operator"):
         changed(replace(made, parts=[0] * len(made.edges)), {"attention.sdpa": True})
+
+
+def test_another_gpu_speeds_up_kernels_and_copies_by_its_largest_ratio_of_peaks_at_best() -> None:
+    """An H200 has the FLOP/s of an H100 and 4.8 in place of 3.35 TB/s; host calls and collectives stay."""
+    made = chain(
+        (Kind.HOST, 30.0, 0, 0), (Kind.COMPUTE, 480.0, 0, 0), (Kind.COPY, 96.0, 0, 0), (Kind.EXCHANGE, 50.0, 0, 0)
+    )
+    on_h100 = replace(made, gpu="NVIDIA H100 80GB HBM3")
+    assert changed(on_h100, {"gpu.model": "H200"}).step_ns() == pytest.approx(30 + 335 + 67 + 50)
+    # The L40S has less bandwidth and less of each type but fp32, of which it has 91.6 / 67.
+    slower = changed(on_h100, {"gpu.model": "L40S"}).step_ns()
+    assert slower == pytest.approx(30 + (480 + 96) * 67 / 91.6 + 50)
+    assert changed(on_h100, {"gpu.model": "H100 80GB HBM3"}) is on_h100
+    assert bounded(on_h100, {"gpu.model": "H200"}) == ["gpu.model"]
+    with pytest.raises(Missing, match="--gpu"):
+        changed(made, {"gpu.model": "H200"})
+    with pytest.raises(Missing, match="peaks of a GPU of one's own"):
+        changed(replace(made, gpu="a GPU of one's own"), {"gpu.model": "H200"})
+
+
+def test_another_gpu_is_one_with_known_peaks() -> None:
+    assert named("gpu.model").parse("h200") == "h200"
+    with pytest.raises(UsageError, match="not a GPU with known peaks") as error:
+        named("gpu.model").parse("H100")
+    assert "H100 PCIe" in str(error.value.hint)
 
 
 def units(step_count: int = 3) -> Program:

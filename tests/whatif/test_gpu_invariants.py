@@ -48,6 +48,7 @@ FASTER: dict[str, dict[str, Value]] = {
     "syncs": {"syncs.removed": True},
     "straggler": {"straggler.removed": True},
     "graphs": {"cuda.graphs": True},
+    "gpu": {"gpu.model": "B200"},
     "view": {"ddp.gradient_as_bucket_view": True},
 }
 SAME: tuple[dict[str, Value], ...] = (

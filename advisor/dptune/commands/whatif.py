@@ -28,7 +28,7 @@ Measure the links with `dptune links` for the best predictions.
 (ZeRO-1) or everything (FSDP, HSDP), by memory per rank and bounds of the step time.
 
 For GPU steps, from any trace: host.times, compute.times, batch.times, syncs.removed, copies.non_blocking, cuda.graphs,
-attention.sdpa, fsdp.prefetch, precision, optimizer and link settings, fp16 and bf16 communication.
+attention.sdpa, gpu.model, fsdp.prefetch, precision, optimizer and link settings, fp16 and bf16 communication.
 
 examples:
   dptune whatif

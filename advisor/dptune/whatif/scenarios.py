@@ -7,10 +7,23 @@ from __future__ import annotations
 
 from types import MappingProxyType
 
+from dptune.errors import UsageError
 from dptune.knobs import PATCHED, Knob, knob
+from dptune.measure.efficiency.peaks import gpu_name, not_a_gpu
 from dptune.whatif.cpu.topology import ALGORITHMS, RING
 from dptune.whatif.memory.changes import STATE
 from dptune.whatif.memory.dtypes import WIDTH
+
+
+class _GpuModel(Knob):
+    """The name of a GPU with known peaks."""
+
+    def parse(self, text: str) -> str:
+        """As the table has it; raises UsageError with the nearest names."""
+        if name := gpu_name(text.strip()):
+            return name
+        raise UsageError(*not_a_gpu(text))
+
 
 _ALL = (
     Knob(
@@ -91,6 +104,7 @@ _ALL = (
     Knob("attention.sdpa", bool, "", False, "same", "attention is one fused kernel (scaled_dot_product_attention)", ""),
     Knob("fsdp.prefetch", bool, "", False, "same", "all-gathers are issued before they are needed", ""),
     Knob("copies.non_blocking", bool, "", False, "same", "copies do not block the script or kernels", ""),
+    _GpuModel("gpu.model", str, "", None, "same", "another GPU model, with the same host and links", ""),
     Knob("syncs.removed", bool, "", False, "same", "no host call waits for the device", ""),
     Knob(
         "straggler.balanced",

@@ -52,13 +52,11 @@ def gpu_option(parser: argparse._ActionsContainer) -> None:
 
 
 def _gpu(text: str) -> str:
-    from dptune.measure.efficiency.peaks import gpu_name, near_names
+    from dptune.measure.efficiency.peaks import gpu_name, not_a_gpu
 
     if name := gpu_name(text.strip()):
         return name
-    near = ", ".join(near_names(text))
-    hint = f"did you mean {near}?" if near else "name it as torch.cuda.get_device_name() does"
-    raise argparse.ArgumentTypeError(f"'{text:.40}' is not a GPU with known peaks: {hint}")
+    raise argparse.ArgumentTypeError(": ".join(not_a_gpu(text)))
 
 
 def _count(text: str) -> int:

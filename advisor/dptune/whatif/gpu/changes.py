@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from dptune.knobs import TAKE_NO_TIME, Value
+from dptune.measure.efficiency.peaks import most_times_as_fast
 from dptune.measured import Missing
 from dptune.whatif.bounds import is_off
 from dptune.whatif.cpu.buckets import DEFAULT_CAP_BYTES, MIB, Caps
@@ -72,7 +73,7 @@ def changed(program: Program, settings: Mapping[str, Value], side: Side = Side.M
     rest = [item for item in settings.items() if item[0] not in made and not _comes_with_workers(item[0], settings)]
     for name, value in sorted(rest, key=lambda setting: order.index(setting[0])):
         if name in BOUNDS and _is_bounded(program, name, value):
-            program = BOUNDS[name](program)
+            program = BOUNDS[name](program, value)
         elif name in RANGED:
             program = RANGED[name](program, value, side)
         elif name in CHANGES:
@@ -277,6 +278,21 @@ def _compiled(program: Program) -> Program:
     return times(kept, (Kind.HOST,), 0.0)
 
 
+def _another_gpu(program: Program, value: Value) -> Program:
+    """Kernels and copies are as much faster as the largest ratio of the two models' peaks."""
+    if not program.gpu:
+        raise Missing("the model of the recorded GPUs is unknown, or they differ: name it with --gpu")
+    most = most_times_as_fast(program.gpu, str(value))
+    if most is None:
+        raise Missing(f"the peaks of {program.gpu} are not known")
+    return times(program, (*COMPUTING, Kind.COPY), 1 / most)
+
+
+def _whatever(bound: Callable[[Program], Program]) -> Changing:
+    """The same bound for each value."""
+    return lambda program, _value: bound(program)
+
+
 def _parameters_in(program: Program, value: Value, side: Side) -> Program:
     return parameters_in(program, value, side, _link(program))
 
@@ -289,13 +305,14 @@ def _gradients_in(program: Program, value: Value) -> Program:
     return gradients_in(program, value, _link(program))
 
 
-BOUNDS: dict[str, Callable[[Program], Program]] = {
-    "loader.num_workers": no_loader,
-    "loader.prefetch_factor": no_loader,
-    "loader.pin_memory": pinned,
-    "fsdp.prefetch": gathered_in_no_time,
-    "attention.sdpa": _no_eager_attention,
-    "compile.model": _compiled,
+BOUNDS: dict[str, Changing] = {
+    "loader.num_workers": _whatever(no_loader),
+    "loader.prefetch_factor": _whatever(no_loader),
+    "loader.pin_memory": _whatever(pinned),
+    "fsdp.prefetch": _whatever(gathered_in_no_time),
+    "attention.sdpa": _whatever(_no_eager_attention),
+    "compile.model": _whatever(_compiled),
+    "gpu.model": _another_gpu,
 }
 # Changes with only a bound on runs where this is false.
 _KNOWN: dict[str, Callable[[Program], bool]] = {

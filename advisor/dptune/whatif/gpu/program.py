@@ -52,9 +52,9 @@ class Program:
     the device, by place of their end. `beside`: by place of a kernel's end, the share of its recorded time in which
     collectives of its rank transferred; `beside_times`: how many times as long a kernel takes during transfers.
     `optimizer` is how it updates: "fused", "foreach", "loop", or empty if unknown. `peaks` are FLOP/s of the device by
-    element type. `workers` is the number of processes that load batches, None if unknown; `has_workers`: there are
-    some. `added_times`: the host's time for a call that a change adds / for the same call in the trace, which the
-    profiler slows.
+    element type, `gpu` is what all devices of one model call themselves; both are empty if unknown. `workers` is the
+    number of processes that load batches, None if unknown; `has_workers`: there are some. `added_times`: the host's
+    time for a call that a change adds / for the same call in the trace, which the profiler slows.
     """
 
     recorded_ns: Sequence[int]
@@ -74,6 +74,7 @@ class Program:
     parts: Sequence[int] = ()
     optimizer: str = ""
     peaks: Mapping[str, float] = field(default_factory=dict)
+    gpu: str = ""
     workers: int | None = None
     has_workers: bool = False
     gathers: Sequence[Gather] = ()

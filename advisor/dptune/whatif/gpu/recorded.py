@@ -9,7 +9,7 @@ from dataclasses import replace
 from dptune.measure.across_ranks import exchanges_of
 from dptune.measure.complete import complete
 from dptune.measure.device.matmul import device_of
-from dptune.measure.efficiency.peaks import common
+from dptune.measure.efficiency.peaks import common, differing
 from dptune.measure.steps.steady import steady
 from dptune.measure.views import RankView, light_views
 from dptune.measured import Measured, Missing
@@ -43,13 +43,15 @@ def program_of(run: Run, measured: Measured, read: Sequence[RankView] = ()) -> P
     samples = measured.known("samples_per_step")
     batch = _batch(run.facts) or _shown_batch(measured)
     program = build(views, exchanges_of(run, views), None, ranks, samples, batch, _ddp(run.facts))
+    models = _models(run, views)
     known = replace(
         program,
         hosts=hosts_of(run.facts),
         shared=share_gpus(run.facts),
         workers=0 if _all_named(views, "_SingleProcess") else None,
         has_workers=_all_named(views, "_MultiProcessing"),
-        peaks=_peaks(run, views),
+        peaks=common(models, ("fp32", "tf32", "bf16", "fp16")),
+        gpu="" if differing(models) else min(models, default=""),
     )
     return linked(known.levelled(), measured)
 
@@ -64,11 +66,10 @@ def _all_named(views: Sequence[RankView], part: str) -> bool:
     return bool(names) and all(part in name for name in names)
 
 
-def _peaks(run: Run, views: Sequence[RankView]) -> dict[str, float]:
-    """FLOP/s of the device by element type, empty where it is not known or differs between ranks."""
+def _models(run: Run, views: Sequence[RankView]) -> set[str]:
+    """What the devices call themselves, as recorded or else as the traces list them."""
     recorded = {facts.device.name for facts in run.facts.values() if facts.device and facts.device.name}
-    listed = {device.name for device in map(device_of, views) if device and device.name}
-    return common(recorded or listed, ("fp32", "tf32", "bf16", "fp16"))
+    return recorded or {device.name for device in map(device_of, views) if device and device.name}
 
 
 def _ddp(facts: Mapping[int, Facts]) -> DdpFacts | None:
