@@ -115,10 +115,12 @@ bench-interface: $(VENV)/.test ## how long the full-screen report lets one wait 
 
 bench-predictions: $(VENV)/.test ## how good whatif is: predicted, then run (hours, as root, on an idle machine; resumes)
 	$(BIN)/python tests/benchmarks/predictions.py
+	$(BIN)/python tests/benchmarks/predictions_short.py
 	$(BIN)/python tests/benchmarks/predictions_fsdp.py
 
-bench-replays: $(VENV)/.test ## how public GPU traces replay (a minute; needs ../shared/real_traces)
+bench-replays: $(VENV)/.test ## how public GPU traces replay, and how long that takes (minutes; needs ../shared/real_traces)
 	$(BIN)/python tests/benchmarks/real_replays.py
+	$(BIN)/python tests/benchmarks/replay_times.py
 
 bench-simulated: $(VENV)/.test ## how near predictions for GPU steps are to an independent simulator (minutes; resumes)
 	$(BIN)/python tests/benchmarks/simulated.py
