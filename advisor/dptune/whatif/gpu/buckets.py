@@ -223,8 +223,9 @@ class _Edit:
         for bucket in reduction.buckets:
             instead = next(other for other in found if other.last >= bucket.last)
             self._without(bucket, instead.begins, instead.ends, over)
+        copies = self._copies(reduction)
         for rank in reduction.ready:
-            self._copied_back(reduction, found, rank)
+            self._copied_back(reduction, found, rank, copies[rank])
             self._issued(reduction, found, rank)
         return replace(reduction, buckets=tuple(found))
 
@@ -267,10 +268,16 @@ class _Edit:
         places = self.before.places(OF_HOST)
         return {edge.item: place for place in places for edge in edges[place] if edge.kind in OF_HOST}
 
-    def _copied_back(self, reduction: Reduction, buckets: Sequence[Bucket], rank: int) -> None:
+    def _copies(self, reduction: Reduction) -> dict[int, list[int]]:
+        """By rank: the places of the copies of averaged gradients out of buckets, in order."""
+        copy, found = int(Part.BUCKET_COPY), defaultdict[int, list[int]](list)
+        for place in sorted(reduction.moves):
+            if self.before.parts[place] & copy:
+                found[self.before.ranks[place]].append(place)
+        return found
+
+    def _copied_back(self, reduction: Reduction, buckets: Sequence[Bucket], rank: int, copies: Sequence[int]) -> None:
         """The reducer waits for the buckets in turn, and copies each one's gradients out before the next wait."""
-        parts, ranks = self.before.parts, self.before.ranks
-        copies = sorted(place for place in reduction.moves if parts[place] & Part.BUCKET_COPY and ranks[place] == rank)
         if len(copies) != len(reduction.gradient_bytes):
             return
         begins = [min(edge.item for edge in self.edges[place]) for place in copies]

@@ -23,7 +23,7 @@ _HALVED = ("float", "float32", "fp32")
 
 def kept_whole(program: Program, value: Value) -> Program:
     """With `reshard_after_forward=False` the backward pass gathers nothing; FSDP1 calls that SHARD_GRAD_OP."""
-    if not any(part & Part.REGATHER for part in program.parts):
+    if not having(program.parts, Part.REGATHER):
         _needs_units(program)
     if value is not False:
         raise Missing("a GPU trace does not show what gathering units for backward passes would take")
