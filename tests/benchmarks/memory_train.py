@@ -90,12 +90,12 @@ class Model(nn.Module):
         return self.head(hidden)
 
 
-def samples(name: str, count: int, dtype: torch.dtype) -> TensorDataset:
-    """Random inputs and targets."""
+def samples(name: str, count: int) -> TensorDataset:
+    """Random inputs and targets, in fp32 whatever the model computes in."""
     if name == "transformer":
         return TensorDataset(torch.randint(4000, (count, 64)), torch.randint(4000, (count, 64)))
     shape = (3, 32, 32) if name == "conv" else (64,)
-    return TensorDataset(torch.randn(count, *shape, dtype=dtype), torch.randint(10, (count,)))
+    return TensorDataset(torch.randn(count, *shape), torch.randint(10, (count,)))
 
 
 def trained(options: argparse.Namespace) -> None:
@@ -113,11 +113,11 @@ def trained(options: argparse.Namespace) -> None:
     else:
         model = DistributedDataParallel(model)
     optimizer = OPTIMIZERS[options.optimizer](model.parameters())
-    loader = DataLoader(samples(options.model, SAMPLES, dtype), batch_size=options.batch)
+    loader = DataLoader(samples(options.model, SAMPLES), batch_size=options.batch)
     for inputs, targets in itertools.islice(itertools.chain.from_iterable(itertools.repeat(loader)), options.steps):
         optimizer.zero_grad()
         with torch.autocast("cpu", enabled=options.autocast):
-            outputs = model(inputs)
+            outputs = model(inputs.to(dtype) if inputs.is_floating_point() else inputs)
         nn.functional.cross_entropy(outputs.flatten(0, -2).float(), targets.flatten()).backward()
         optimizer.step()
 
@@ -132,7 +132,7 @@ def _tracked(name: str, optimizer: str) -> Callable[[int], tuple[nn.Module, Any,
         kept: list[torch.Tensor] = []
 
         def loss(model: nn.Module) -> torch.Tensor:
-            inputs, targets = samples(name, batch, torch.float32).tensors
+            inputs, targets = samples(name, batch).tensors
             kept[:] = [model(inputs)]
             return nn.functional.cross_entropy(kept[0].flatten(0, -2).float(), targets.flatten())
 

@@ -124,7 +124,7 @@ def test_sharding_replaces_whole_parameters_by_gathered_units(model):
     assert (after.parameters, after.state, after.buckets) == (50, 100, 0)
     start, later, end, last = after.moments
     assert (start.sharding, later.sharding) == (20, 2 * 20 + 2 * 40 + 30)  # two gathers, and gradients so far: 50 - 20
-    assert (later.gradients, end.sharding) == (25, 0)
+    assert (later.gradients, end.sharding) == (25 - 20 / 2, 0)  # the root's are among what is held whole
     assert last.sharding == 3 * 20  # gradients of the root, and both buffers of a reduce-scatter of gloo
     assert after.peak == 180 + 470
     kept = changed(model, {"wrapper": "fsdp", "fsdp.reshard_after_forward": False})
@@ -143,9 +143,10 @@ def test_what_is_not_known_of_a_change_is_said(model):
 
 
 def test_checkpoints_keep_outputs_and_one_block(model):
-    """Blocks save 300 of the 400, of which 40 are outputs."""
+    """Blocks save 300 of the 400, of which 40 are outputs; one saves 130 again, when the 30 of the loss are freed."""
     after = changed(model, {"memory.checkpointing": True})
-    assert after.moments[0].activations == 400 - 260 + 130
+    assert after.moments[0].activations == 400 - 260 + 130 - 30
+    assert after.moments[1].activations == pytest.approx(200 - 190 * 260 / 300 + 130)  # 10 are the last batch
     off = changed(replace(model, discarded=500), {"memory.checkpointing": False})
     assert [each.activations for each in off.moments[:2]] == [900, 450]
 
@@ -190,7 +191,15 @@ def test_gradients_as_views_of_buckets(model):
 def test_checkpoints_are_of_blocks_as_recorded_whatever_is_set_first(model):
     both: dict[str, Value] = {"memory.checkpointing": True, "batch.times": 2.0}
     assert changed(model, both) == changed(model, dict(reversed(both.items())))
-    assert changed(model, both).moments[0].activations == 2 * (400 - 260 + 130)
+    assert changed(model, both).moments[0].activations == 2 * (400 - 260 + 130 - 30)
+
+
+def test_outputs_that_the_script_keeps_are_of_no_block(model):
+    """Of the 200, 60 are alive in the optimizer's step, too: blocks save 140."""
+    *before, last = model.moments
+    kept = replace(model, moments=(*before, replace(last, phase="optimizer", activations=60)))
+    after = changed(kept, {"memory.checkpointing": True})
+    assert after.moments[1].activations == pytest.approx(200 - 140 * 260 / 300 + 130)
 
 
 @pytest.fixture

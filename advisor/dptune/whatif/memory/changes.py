@@ -150,7 +150,8 @@ def _sharded(model: MemoryModel) -> MemoryModel:
 
     def of(moment: Moment) -> Moment:
         narrow = moment.scaled(gradients=1 / split.ranks, optimizer=1 / split.ranks)
-        return replace(narrow, sharding=split.held(moment, so_far=True))
+        counted = min(split.root, moment.gradients) / split.ranks if moment.passed_share else 0.0  # held whole, below
+        return replace(narrow, gradients=narrow.gradients - counted, sharding=split.held(moment, so_far=True))
 
     last = Moment("backward", gradients=model.trained / split.ranks, sharding=split.at_end(), passed_share=1.0)
     return replace(
@@ -278,11 +279,18 @@ def _checkpointing(model: MemoryModel, value: Value) -> MemoryModel:
     largest = max(block - output for block, output in model.blocks)  # its output is an input of the next block
     spared = saved - outputs
 
+    # Outputs that the script keeps are activations after the backward pass, too.
+    kept = min((moment.activations for moment in model.moments if moment.phase == "optimizer"), default=0.0)
+
     def of(moment: Moment) -> Moment:
-        """Of what a moment holds of blocks outputs are left, and what one block saves while it runs again."""
-        of_blocks = min(moment.activations, saved * (1 - moment.passed_share))
+        """Of what a moment holds of blocks outputs are left, and what one block saves while it runs again: the last one
+        once what the loss saves is freed.
+        """
+        of_blocks = min(max(0.0, moment.activations - kept), saved)
         left = moment.activations - of_blocks * spared / saved if saved else moment.activations
-        return replace(moment, activations=left + (largest if moment.phase == "backward" else 0.0))
+        if moment.phase == "backward":
+            left += largest if moment.passed_share else max(0.0, largest - model.loss)
+        return replace(moment, activations=left)
 
     return replace(model, discarded=spared, moments=model.each(of), doubt=model.doubt + 0.5 * largest)
 
