@@ -51,6 +51,8 @@ class Program:
     of the host's own time before the item went into the part. `uploads`: the bytes of copies from pageable memory to
     the device, by place of their end. `beside`: by place of a kernel's end, the share of its recorded time in which
     collectives of its rank transferred; `beside_times`: how many times as long a kernel takes during transfers.
+    `transfer_shares`: by message, the share of its recorded transfer in which one of its ranks computed;
+    `transfer_times`: how many times as long a transfer takes while one does.
     `optimizer` is how it updates: "fused", "foreach", "loop", or empty if unknown. `peaks` are FLOP/s of the device by
     element type. `workers` is the number of processes that load batches, None if unknown; `has_workers`: there are
     some. `added_times`: the host's time for a call that a change adds / for the same call in the trace, which the
@@ -86,6 +88,8 @@ class Program:
     uploads: Mapping[int, int] = field(default_factory=dict)
     beside: Mapping[int, float] = field(default_factory=dict)
     beside_times: float = 1.0
+    transfer_shares: Mapping[int, float] = field(default_factory=dict)
+    transfer_times: float = 1.0
     added_times: float = 1.0
 
     def run(self) -> Sequence[float]:
@@ -126,6 +130,10 @@ class Program:
     def over(self, link: Link, others: tuple[Link, ...] = (), source: str = "") -> Program:
         """The program with this link, other ones and their source: unchanged, it is replayed the same."""
         return self._keeping(_OF_EDGES, link=link, other_links=others, link_source=source)
+
+    def contending(self, shares: Mapping[int, float], times: float) -> Program:
+        """The program whose transfers take so many times as long while a rank computes, of these shares as recorded."""
+        return self._keeping(_OF_EDGES, transfer_shares=shares, transfer_times=times)
 
     def spending(self, spent_ns: Mapping[Part, Mapping[int, float]]) -> Program:
         """The program of whose host's time other amounts go into parts."""
