@@ -10,11 +10,14 @@ import pytest
 from dptune.measured import LinkFigures, Measured
 from dptune.testing import measured_run
 from dptune.whatif.cpu.wire import Link
+from dptune.whatif.gpu.assumed import Side
 from dptune.whatif.gpu.changes import changed
 from dptune.whatif.gpu.contention import contended, with_contention, works
+from dptune.whatif.gpu.editing import with_new
 from dptune.whatif.gpu.graph import Edge, Kind, Message, Stretch
 from dptune.whatif.gpu.links import linked
 from dptune.whatif.gpu.overlap import computing_shares
+from dptune.whatif.gpu.precision import half_precision
 from dptune.whatif.gpu.program import Program
 
 STEPS = 25
@@ -91,7 +94,7 @@ def test_the_same_work_is_a_kernel_between_the_same_kernels() -> None:
     assert found[13] not in found[:13]
 
 
-def transfers_alone_and_beside(rank_that_computes: int = 0) -> Program:
+def transfers_alone_and_beside(rank_that_computes: int = 0, unit_ns: float = 1.0) -> Program:
     """Steps of two ranks with two transfers of 100 bytes: 100 alone, then 120 beside a kernel of one rank of 120."""
     edges: list[list[Edge]] = [[]]
     recorded, ranks, borders, messages = [0], [0], [0], list[Message]()
@@ -109,9 +112,9 @@ def transfers_alone_and_beside(rank_that_computes: int = 0) -> Program:
         return [add(rank, *(Edge(begin, took_ns, Kind.EXCHANGE, number) for begin in begins)) for rank in (0, 1)]
 
     for _ in range(STEPS):
-        alone = sent([borders[-1]], 100.0)
-        kernel = add(rank_that_computes, *(Edge(item, 120.0, Kind.COMPUTE) for item in alone))
-        over = sent(alone, 120.0)
+        alone = sent([borders[-1]], 100.0 * unit_ns)
+        kernel = add(rank_that_computes, *(Edge(item, 120.0 * unit_ns, Kind.COMPUTE) for item in alone))
+        over = sent(alone, 120.0 * unit_ns)
         borders.append(add(0, Edge(kernel, 0.0, Kind.ORDER), *(Edge(item, 0.0, Kind.ORDER) for item in over)))
     steps = [Stretch(0, number, borders[number], borders[number + 1]) for number in range(STEPS)]
     return Program(recorded, edges, messages, steps, None, 2, ranks=ranks)
@@ -170,3 +173,28 @@ def test_what_overlapped_compute_adds_to_a_transfer_does_not_grow_with_it() -> N
     assert slower.step_ns() == pytest.approx(200 + 220, rel=0.005)
     assert contended(changed(made, {"compute.times": 0.0})).step_ns() == pytest.approx(200)
     assert contended(changed(made, {"compute.times": 2.0})).step_ns() == pytest.approx(100 + 240)
+
+
+def test_shorter_kernels_slow_transfers_less_as_measured_and_not_as_assumed() -> None:
+    """Beside a kernel of 60 us instead of 120 a transfer does 50 of its 100, and the rest without."""
+    made = transfers_alone_and_beside(unit_ns=1000.0)
+    edges = [
+        [Edge(edge.item, edge.lag_ns, Kind.FP32) if edge.kind == Kind.COMPUTE else edge for edge in each]
+        for each in made.edges
+    ]
+    made = replace(made, edges=edges, peaks={"fp32": 1.0, "bf16": 2.0})
+    measured = linked(made, measured_with())
+    for side in Side:
+        halved = half_precision(measured, side, "bf16")
+        assert [each for each in halved.edges if each and each[0].kind == Kind.EXCHANGE] == [
+            each for each in made.edges if each and each[0].kind == Kind.EXCHANGE
+        ]
+    kernel_ns = 60e3
+    shorter = with_new(
+        measured, {place: [edges[place][0].lasting(kernel_ns)] * 2 for place in measured.places((Kind.FP32,))}
+    )
+    assert contended(shorter).step_ns() == pytest.approx(1000 * (100 + 60 + 50), rel=0.01)
+    assumed = half_precision(made, Side.MIDDLE, "bf16")
+    assert sum(edge.lag_ns for each in assumed.edges for edge in each if edge.kind == Kind.EXCHANGE) < sum(
+        edge.lag_ns for each in made.edges for edge in each if edge.kind == Kind.EXCHANGE
+    )
