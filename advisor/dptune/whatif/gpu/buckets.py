@@ -196,7 +196,7 @@ class _Edit:
             _took_ns(self.edges, bucket) / slower(_share(bucket, shares), slowed) for bucket in reduction.buckets
         )
         said_ns = sum(link.alone_ns(self.messages[bucket.message].message_bytes) for bucket in reduction.buckets)
-        dtype = self.messages[reduction.buckets[0].message].dtype
+        sample = self.messages[reduction.buckets[0].message]
         sent = sum(self.messages[bucket.message].message_bytes for bucket in reduction.buckets)
         share = sent / max(1, sum(reduction.gradient_bytes))  # less than 1 where a hook compresses
         found: list[Bucket] = []
@@ -211,7 +211,7 @@ class _Edit:
             beside_ns = max(0.0, self.recorded_ns[ready[-1]] - start_ns)
             took_ns = alone_ns * slower(min(1.0, beside_ns / max(1.0, alone_ns)), slowed)
             freed_ns = start_ns + took_ns
-            self.messages.append(Message("all_reduce", round(size), dtype))
+            self.messages.append(Message("all_reduce", round(size), sample.dtype, sample.ranks))
             found.append(self._bucket(reduction, max(gradients), took_ns, found[-1] if found else None))
         over = {rank: max(places) for rank, places in reduction.ready.items()}
         for bucket in reduction.buckets:

@@ -178,7 +178,7 @@ def _exchanged(exchanges: Sequence[Exchange], messages: list[Message]) -> dict[t
             continue
         operations = tuple((rank, call.row) for rank, call in zip(exchange.ranks.tolist(), exchange.calls, strict=True))
         sent = Matched(operations, len(messages), exchange.kind, exchange.message_bytes)
-        messages.append(Message(exchange.kind, exchange.message_bytes, exchange.dtype))
+        messages.append(Message(exchange.kind, exchange.message_bytes, exchange.dtype, len(operations)))
         found.update(dict.fromkeys(operations, sent))
     return found
 

@@ -82,7 +82,8 @@ def _linked(program: Program, measured: Measured) -> Program:
     try:
         figures = link_figures(measured)
     except Missing:
-        return _assumed(program)
+        return _assumed(program.among(max((message.ranks for message in program.messages), default=0)))
+    program = program.among(len(figures.ranks))
     link, others = link_of(figures, "nccl"), link_range(figures)
     if figures.basis == "sweep":
         return program.over(link, tuple(others))
@@ -118,14 +119,16 @@ def _scaled(link: Link, times: float) -> Link:
 
 
 def _sent(program: Program) -> list[_Sent]:
-    """The collectives that were found on all their ranks, each once; without what sharing the link added."""
+    """The collectives that use the link and were found on all their ranks, each once; without what sharing it added."""
     shares = computing_shares(program)
     unshared = {end: transfer.alone for transfer in program.transfers for end in transfer.ends}
     found: dict[int, _Sent] = {}
     for place in program.places((Kind.EXCHANGE,)):
         for edge in program.edges[place]:
             message = program.messages[edge.message] if edge.kind == Kind.EXCHANGE else None
-            if message is not None and message.kind in _ALL_REDUCES and edge.lag_ns > 0:
+            if message is None or not program.uses_link(message):
+                continue
+            if message.kind in _ALL_REDUCES and edge.lag_ns > 0:
                 ns = edge.lag_ns * unshared.get(place, 1.0) / _ALL_REDUCES[message.kind]
                 found[edge.message] = _Sent(message.message_bytes, ns, shares.get(place, 0.0))
     return list(found.values())
