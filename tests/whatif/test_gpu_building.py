@@ -29,6 +29,7 @@ from dptune.whatif.gpu.graph import OF_HOST, Edge, Kind
 from dptune.whatif.gpu.items import Sort
 from dptune.whatif.gpu.ordering import _order
 from dptune.whatif.gpu.program import Program
+from dptune.whatif.gpu.recorded_waits import recorded_waits
 from dptune.whatif.gpu.streams import across_streams, starts_of
 from dptune.whatif.gpu.unit_streams import gathers_of_units
 
@@ -111,9 +112,14 @@ def ended_last(walk: Walk, begun: int, at: int) -> tuple[str, int, int, Kind] | 
     return name, int(walk.rows[over]), int(times_ns[over]), Kind.SYNC
 
 
+def _awaited(view: RankView, walk: Walk) -> Any:
+    recorded = recorded_waits(view, walk)
+    return across_streams(walk, starts_of(view)) if recorded is None else recorded
+
+
 def of_rank(view: RankView, device: DeviceView, shift: int, sent: dict[Any, Any]) -> list[Item]:
     walk, rank = Walk.of(view.columns, device.operations, view.host), view.rank
-    kinds, awaited = [Kind(kind) for kind in _kinds(walk).tolist()], across_streams(walk, starts_of(view))
+    kinds, awaited = [Kind(kind) for kind in _kinds(walk).tolist()], _awaited(view, walk)
     found = of_host(view, device, walk, shift)
     rows, begin, end = walk.rows.tolist(), walk.begin.tolist(), walk.end.tolist()
     called_ns = view.columns.ts_ns.tolist()

@@ -1,4 +1,4 @@
-"""Kernels are slower beside transfers, by hand."""
+"""Kernels and transfers slow each other, by hand."""
 
 from __future__ import annotations
 
@@ -7,10 +7,17 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from dptune.measured import LinkFigures, Measured
+from dptune.testing import measured_run
 from dptune.whatif.cpu.wire import Link
+from dptune.whatif.gpu.assumed import Side
 from dptune.whatif.gpu.changes import changed
 from dptune.whatif.gpu.contention import contended, with_contention, works
+from dptune.whatif.gpu.editing import with_new
 from dptune.whatif.gpu.graph import Edge, Kind, Message, Stretch
+from dptune.whatif.gpu.links import linked
+from dptune.whatif.gpu.overlap import computing_shares
+from dptune.whatif.gpu.precision import half_precision
 from dptune.whatif.gpu.program import Program
 
 STEPS = 25
@@ -85,3 +92,109 @@ def test_the_same_work_is_a_kernel_between_the_same_kernels() -> None:
     assert found[4] == found[7]
     assert found[1] != found[4]  # nothing ran two before it
     assert found[13] not in found[:13]
+
+
+def transfers_alone_and_beside(rank_that_computes: int = 0, unit_ns: float = 1.0) -> Program:
+    """Steps of two ranks with two transfers of 100 bytes: 100 alone, then 120 beside a kernel of one rank of 120."""
+    edges: list[list[Edge]] = [[]]
+    recorded, ranks, borders, messages = [0], [0], [0], list[Message]()
+
+    def add(rank: int, *waits: Edge) -> int:
+        edges.append(list(waits))
+        ranks.append(rank)
+        recorded.append(round(max(recorded[edge.item] + edge.lag_ns for edge in waits)))
+        return len(edges) - 1
+
+    def sent(after: list[int], took_ns: float) -> list[int]:
+        messages.append(Message("all_reduce", 100, "float"))
+        begins = [add(rank, *(Edge(item, 0.0, Kind.ORDER) for item in after)) for rank in (0, 1)]
+        number = len(messages) - 1
+        return [add(rank, *(Edge(begin, took_ns, Kind.EXCHANGE, number) for begin in begins)) for rank in (0, 1)]
+
+    for _ in range(STEPS):
+        alone = sent([borders[-1]], 100.0 * unit_ns)
+        kernel = add(rank_that_computes, *(Edge(item, 120.0 * unit_ns, Kind.COMPUTE) for item in alone))
+        over = sent(alone, 120.0 * unit_ns)
+        borders.append(add(0, Edge(kernel, 0.0, Kind.ORDER), *(Edge(item, 0.0, Kind.ORDER) for item in over)))
+    steps = [Stretch(0, number, borders[number], borders[number + 1]) for number in range(STEPS)]
+    return Program(recorded, edges, messages, steps, None, 2, ranks=ranks)
+
+
+def measured_with(*links: LinkFigures) -> Measured:
+    return measured_run().model_copy(update={"links": list(links)})
+
+
+def fit_of_trace(algbw: float, basis: str = "trace") -> LinkFigures:
+    known = {"alpha_us": 0.0, "algbw_gb_per_s": algbw, "scope": "unknown", "basis": basis}
+    return LinkFigures.only("no", kind="all_reduce", ranks=[0, 1], sizes=[], calls=3, **known)
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_transfer_is_slower_while_any_of_its_ranks_computes(rank: int) -> None:
+    made = transfers_alone_and_beside(rank)
+    assert sorted(computing_shares(made).values()) == [0.0] * 2 * STEPS + [1.0] * 2 * STEPS
+    found = linked(made, measured_with())
+    assert found.transfer_times == pytest.approx(1.2)
+
+
+def test_the_link_is_what_transfers_take_that_overlap_no_compute() -> None:
+    """100 bytes in 100: with the latency assumed, or where the fit over all transfers says 110."""
+    made = transfers_alone_and_beside()
+    assumed, fitted = linked(made, measured_with()).link, linked(made, measured_with(fit_of_trace(100 / 110))).link
+    assert assumed is not None
+    assert fitted is not None
+    assert assumed.alone_ns(100) == pytest.approx(100)
+    assert fitted.alone_ns(100) == pytest.approx(100)
+    swept = linked(made, measured_with(fit_of_trace(100 / 80, "sweep"))).link  # `dptune links` measured it alone
+    assert swept is not None
+    assert swept.alone_ns(100) == pytest.approx(80)
+
+
+def test_a_fit_of_transfers_that_all_overlap_compute_is_brought_to_the_link_alone() -> None:
+    """Each takes 1.14 times as long as alone, assumed, or 1 to 1.34 times."""
+    every = transfers_alone_and_beside()
+    beside = [place for place, share in computing_shares(every).items() if share]
+    edges = [
+        [edge for edge in each if edge.kind != Kind.EXCHANGE or place in beside]
+        for place, each in enumerate(every.edges)
+    ]
+    found = linked(replace(every, edges=edges), measured_with(fit_of_trace(100 / 120)))
+    assert found.link is not None
+    assert found.link.alone_ns(100) == pytest.approx(120 / 1.14)
+    assert {round(link.alone_ns(100), 6) for link in found.other_links} == {120.0, round(120 / 1.34, 6)}
+    assert found.transfer_times == 1.0  # none is alone
+
+
+def test_what_overlapped_compute_adds_to_a_transfer_does_not_grow_with_it() -> None:
+    """A link half as fast: 200 alone; beside the kernel of 120 a transfer does 100 of its 200, the rest without."""
+    made = linked(transfers_alone_and_beside(), measured_with(fit_of_trace(100 / 110)))
+    assert contended(made).step_ns() == made.step_ns() == 220
+    slower = contended(changed(made, {"link.gb_per_s": 0.5}))
+    assert slower.step_ns() == pytest.approx(200 + 220, rel=0.005)
+    assert contended(changed(made, {"compute.times": 0.0})).step_ns() == pytest.approx(200)
+    assert contended(changed(made, {"compute.times": 2.0})).step_ns() == pytest.approx(100 + 240)
+
+
+def test_shorter_kernels_slow_transfers_less_as_measured_and_not_as_assumed() -> None:
+    """Beside a kernel of 60 us instead of 120 a transfer does 50 of its 100, and the rest without."""
+    made = transfers_alone_and_beside(unit_ns=1000.0)
+    edges = [
+        [Edge(edge.item, edge.lag_ns, Kind.FP32) if edge.kind == Kind.COMPUTE else edge for edge in each]
+        for each in made.edges
+    ]
+    made = replace(made, edges=edges, peaks={"fp32": 1.0, "bf16": 2.0})
+    measured = linked(made, measured_with())
+    for side in Side:
+        halved = half_precision(measured, side, "bf16")
+        assert [each for each in halved.edges if each and each[0].kind == Kind.EXCHANGE] == [
+            each for each in made.edges if each and each[0].kind == Kind.EXCHANGE
+        ]
+    kernel_ns = 60e3
+    shorter = with_new(
+        measured, {place: [edges[place][0].lasting(kernel_ns)] * 2 for place in measured.places((Kind.FP32,))}
+    )
+    assert contended(shorter).step_ns() == pytest.approx(1000 * (100 + 60 + 50), rel=0.01)
+    assumed = half_precision(made, Side.MIDDLE, "bf16")
+    assert sum(edge.lag_ns for each in assumed.edges for edge in each if edge.kind == Kind.EXCHANGE) < sum(
+        edge.lag_ns for each in made.edges for edge in each if edge.kind == Kind.EXCHANGE
+    )

@@ -24,6 +24,7 @@ MEMSET_CATEGORIES = frozenset({"gpu_memset", "Memset"})
 MTIA_CATEGORIES = frozenset({"mtia_ccp_events"})
 DEVICE_CATEGORIES = KERNEL_CATEGORIES | COPY_CATEGORIES | MEMSET_CATEGORIES | MTIA_CATEGORIES
 SYNC_CATEGORIES = frozenset({"cuda_sync"})
+STREAM_WAIT = "Stream Wait Event"  # there a stream waits for another, and the host goes on
 LAUNCH_CATEGORIES = RUNTIME_CATEGORIES
 OPERATOR_CATEGORIES = frozenset({"cpu_op", "Operator"})
 RANGE_CATEGORIES = (
@@ -113,5 +114,5 @@ def work_of(category: str, name: str) -> Work | None:
 def waits(category: str, name: str) -> bool:
     """Whether the host waits for the device in an event, by its name alone."""
     if category in SYNC_CATEGORIES:
-        return name != "Stream Wait Event"  # there a stream waits for another, and the host goes on
+        return name != STREAM_WAIT
     return category in LAUNCH_CATEGORIES and WAIT_NAME.search(name) is not None

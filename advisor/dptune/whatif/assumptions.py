@@ -144,6 +144,10 @@ def _sentences(model: StepModel | Program, changes: Mapping[str, Value], traced:
         if not is_off(value) and value != "none":
             yield from (words for begin, words in known.items() if name.startswith(begin))
     if isinstance(model, Program):
+        others = [message for message in model.messages if not model.uses_link(message)]
+        if others and any(name.startswith(_OF_THE_LINK) and not name.startswith("straggler.") for name in changes):
+            ranks = model.link_ranks
+            yield f"the link is that of collectives among {ranks} ranks; collectives of other groups are unchanged"
         yield UNVALIDATED
         if not traced:
             yield "the profiler slows all host calls by the same factor, and no device work"

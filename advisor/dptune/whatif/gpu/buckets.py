@@ -16,6 +16,7 @@ from dptune.whatif.cpu.wire import Link
 from dptune.whatif.gpu.assumed import Assumed, Side
 from dptune.whatif.gpu.editing import spared
 from dptune.whatif.gpu.graph import OF_HOST, Edge, Kind, Message
+from dptune.whatif.gpu.links import ALONE, BESIDE, SLOWED, slower
 from dptune.whatif.gpu.ordering import ordered
 from dptune.whatif.gpu.overlap import computing_shares
 from dptune.whatif.gpu.parts import OUTSIDE, Part
@@ -24,9 +25,6 @@ from dptune.whatif.gpu.reductions import Bucket, Reduction
 
 _CHANCE = Assumed(1.0, 0.0, -1.0)  # of how far collectives are off by chance
 _NORMAL_90 = 1.645  # two-sided
-_ALONE, _BESIDE = 0.25, 0.75  # of a collective, in which its rank computes
-# Times as long while its rank computes. On an H200 an all-reduce took 1.3 times as long as `dptune links` measured.
-_SLOWED = Assumed(1.0, 1.14, 1.34)
 
 NO_REDUCER = "the trace does not show when DDP's gradients are ready and which all-reduces they are in on all ranks"
 
@@ -109,21 +107,17 @@ def _slowed(program: Program, link: Link, side: Side) -> tuple[dict[int, float],
         for bucket in reduction.buckets:
             took_ns, share = _took_ns(program.edges, bucket), _share(bucket, shares)
             said_ns = link.alone_ns(program.messages[bucket.message].message_bytes)
-            if took_ns and said_ns and share <= _ALONE:
+            if took_ns and said_ns and share <= ALONE:
                 alone.append(took_ns / said_ns)
-            elif took_ns and said_ns and share >= _BESIDE:
+            elif took_ns and said_ns and share >= BESIDE:
                 beside.append(took_ns / said_ns)
     if not alone or not beside:
-        return shares, _SLOWED.at(side)
-    return shares, min(_SLOWED.most, max(1.0, median(beside) / median(alone)))
+        return shares, SLOWED.at(side)
+    return shares, min(SLOWED.most, max(1.0, median(beside) / median(alone)))
 
 
 def _share(bucket: Bucket, shares: Mapping[int, float]) -> float:
     return mean(shares.get(place, 0.0) for place in bucket.ends.values())
-
-
-def _times(share: float, slowed: float) -> float:
-    return 1 + (slowed - 1) * share
 
 
 @dataclass(frozen=True)
@@ -199,10 +193,10 @@ class _Edit:
         reduction; less if there are more.
         """
         recorded_ns = sum(
-            _took_ns(self.edges, bucket) / _times(_share(bucket, shares), slowed) for bucket in reduction.buckets
+            _took_ns(self.edges, bucket) / slower(_share(bucket, shares), slowed) for bucket in reduction.buckets
         )
         said_ns = sum(link.alone_ns(self.messages[bucket.message].message_bytes) for bucket in reduction.buckets)
-        dtype = self.messages[reduction.buckets[0].message].dtype
+        sample = self.messages[reduction.buckets[0].message]
         sent = sum(self.messages[bucket.message].message_bytes for bucket in reduction.buckets)
         share = sent / max(1, sum(reduction.gradient_bytes))  # less than 1 where a hook compresses
         found: list[Bucket] = []
@@ -215,9 +209,9 @@ class _Edit:
             start_ns = max(self.recorded_ns[ready[max(gradients)]], freed_ns)
             alone_ns = link.alone_ns(size) * level
             beside_ns = max(0.0, self.recorded_ns[ready[-1]] - start_ns)
-            took_ns = alone_ns * _times(min(1.0, beside_ns / max(1.0, alone_ns)), slowed)
+            took_ns = alone_ns * slower(min(1.0, beside_ns / max(1.0, alone_ns)), slowed)
             freed_ns = start_ns + took_ns
-            self.messages.append(Message("all_reduce", round(size), dtype))
+            self.messages.append(Message("all_reduce", round(size), sample.dtype, sample.ranks))
             found.append(self._bucket(reduction, max(gradients), took_ns, found[-1] if found else None))
         over = {rank: max(places) for rank, places in reduction.ready.items()}
         for bucket in reduction.buckets:

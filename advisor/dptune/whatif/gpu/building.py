@@ -38,6 +38,7 @@ from dptune.whatif.gpu.items import ItemPlaces, Items, Key, Sort, Waits
 from dptune.whatif.gpu.optimizing import implementation_of
 from dptune.whatif.gpu.parts import OUTSIDE, HostParts, Part
 from dptune.whatif.gpu.program import SEVERAL, Program
+from dptune.whatif.gpu.recorded_waits import recorded_waits
 from dptune.whatif.gpu.reductions import Matched, reductions
 from dptune.whatif.gpu.sharing import transfers
 from dptune.whatif.gpu.streams import across_streams, starts_of
@@ -177,7 +178,7 @@ def _exchanged(exchanges: Sequence[Exchange], messages: list[Message]) -> dict[t
             continue
         operations = tuple((rank, call.row) for rank, call in zip(exchange.ranks.tolist(), exchange.calls, strict=True))
         sent = Matched(operations, len(messages), exchange.kind, exchange.message_bytes)
-        messages.append(Message(exchange.kind, exchange.message_bytes, exchange.dtype))
+        messages.append(Message(exchange.kind, exchange.message_bytes, exchange.dtype, len(operations)))
         found.update(dict.fromkeys(operations, sent))
     return found
 
@@ -191,7 +192,9 @@ def _of_rank(
     """
     walk, columns, host_parts = Walk.of(view.columns, device.operations, view.host), view.columns, HostParts.of(view)
     host, kinds = host_items(view, device, walk, host_parts), _kinds(walk)
-    awaited = across_streams(walk, starts_of(view))
+    awaited = recorded_waits(view, walk)
+    if awaited is None:
+        awaited = across_streams(walk, starts_of(view))
     launched = walk.launch != UNLAUNCHED
     called_ns = columns.ts_ns[walk.launch]
     micro_batches = np.where(launched, host_parts.micro_batches(called_ns), OUTSIDE)

@@ -169,12 +169,14 @@ def _link(program: Program) -> Link:
 
 
 def _relinked(program: Program, link: Link, of_others: Link | None = None) -> Program:
-    """With another link for all-reduces, and for other exchanges that or a third."""
+    """With another link for all-reduces, and for other exchanges that or a third. Those of other ranks stay."""
     before = _link(program)
     if not program.messages:
         raise Missing("no collective of known size was found on all its ranks")
 
     def times(message: Message) -> float:
+        if not program.uses_link(message):
+            return 1.0
         after = link if message.kind == "all_reduce" else of_others or link
         return after.alone_ns(message.message_bytes) / before.alone_ns(message.message_bytes)
 

@@ -1,7 +1,8 @@
-"""The slowdown of kernels that overlap transfers of collectives of their rank: as recorded, and with a change.
+"""The slowdown of kernels and transfers that overlap each other: as recorded, and with a change.
 
-It is measured where the trace has the same work with and without an overlapping transfer. Kernels do the same work if
-they have the same name and the same neighbors: across repeated layers, not only across steps.
+That of kernels is measured where the trace has the same work with and without an overlapping transfer. Kernels do the
+same work if they have the same name and the same neighbors: across repeated layers, not only across steps. For that of
+transfers see `links`.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 from dptune.measure.intervals import NOTHING, Intervals, Ints
 from dptune.whatif.gpu.editing import with_new
 from dptune.whatif.gpu.graph import COMPUTING, Edge, Kind
+from dptune.whatif.gpu.overlap import computing_shares
 from dptune.whatif.gpu.program import Program
 
 Floats = NDArray[np.float64]
@@ -66,25 +68,52 @@ def with_contention(program: Program, work: Mapping[int, int]) -> Program:
 
 
 def contended(program: Program) -> Program:
-    """The program after a change, with kernels slowed down by the transfers that now overlap them."""
-    times = program.beside_times
-    if times == 1.0 or not program.messages:
+    """The program after a change: kernels as slow as the transfers that now overlap them make them, and transfers as
+    slow as the kernels do.
+    """
+    if not program.messages or program.beside_times == program.transfer_times == 1.0:
         return program
-    kernels = _Kernels(program)
+    found, kernels = program, _Kernels(program)
     recorded = np.array([program.beside.get(place, 0.0) for place in kernels.ends.tolist()])
-    found = program
     for _ in range(_REPLAYS):
-        now = kernels.shares(found, found.run())
-        factors = (1 + (times - 1) * now) / (1 + (times - 1) * recorded)
-        differ = np.flatnonzero(np.abs(factors - 1) > (times - 1) * _WITHOUT)
-        new: dict[int, Sequence[Edge]] = {}
-        for number in differ.tolist():
-            place, factor = int(kernels.ends[number]), float(factors[number])
-            new[place] = [
-                edge.lasting(edge.lag_ns * factor) if edge.kind in COMPUTING else edge for edge in program.edges[place]
-            ]
-        found = with_new(program, new)
+        slower = _slower_kernels(program, kernels, recorded, found), _slower_transfers(program, found)
+        found = with_new(program, {place: edges for each in slower for place, edges in each.items()})
     return found
+
+
+def _slower_kernels(program: Program, kernels: _Kernels, recorded: Floats, now: Program) -> dict[int, list[Edge]]:
+    """By place the edges of kernels that transfers overlap more or less than `recorded`."""
+    times = program.beside_times
+    if times == 1.0:
+        return {}
+    factors = (1 + (times - 1) * kernels.shares(now, now.run())) / (1 + (times - 1) * recorded)
+    differ = np.flatnonzero(np.abs(factors - 1) > (times - 1) * _WITHOUT)
+    new: dict[int, list[Edge]] = {}
+    for number in differ.tolist():
+        place, factor = int(kernels.ends[number]), float(factors[number])
+        new[place] = [
+            edge.lasting(edge.lag_ns * factor) if edge.kind in COMPUTING else edge for edge in program.edges[place]
+        ]
+    return new
+
+
+def _slower_transfers(program: Program, now: Program) -> dict[int, list[Edge]]:
+    """The same of transfers that compute overlaps more or less than as recorded."""
+    times, recorded = program.transfer_times, program.transfer_shares
+    if times == 1.0:
+        return {}
+    shares, new = computing_shares(now, now.run()), dict[int, list[Edge]]()
+    for place in program.places((Kind.EXCHANGE,)):
+        messages = [edge.message for edge in program.edges[place] if edge.kind == Kind.EXCHANGE]
+        if not messages or messages[0] not in recorded:
+            continue
+        factor = (1 + (times - 1) * shares.get(place, 0.0)) / (1 + (times - 1) * recorded[messages[0]])
+        if abs(factor - 1) > (times - 1) * _WITHOUT:
+            new[place] = [
+                edge.lasting(edge.lag_ns * factor) if edge.kind == Kind.EXCHANGE else edge
+                for edge in program.edges[place]
+            ]
+    return new
 
 
 class _Kernels:

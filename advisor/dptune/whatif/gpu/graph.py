@@ -52,11 +52,12 @@ class Edge(Struct, frozen=True, gc=False):
 
 @dataclass(frozen=True)
 class Message:
-    """One exchange: its kind, how many bytes it is of, and their type."""
+    """One exchange: its kind, how many bytes it is of, their type, and of how many ranks it is, 0 if unknown."""
 
     kind: str
     message_bytes: int
     dtype: str | None
+    ranks: int = 0
 
 
 @dataclass(frozen=True)

@@ -1,33 +1,95 @@
-"""The link of a program's collectives: measured, derived, or from too few sizes for a fit."""
+"""The link of a program's collectives: measured, derived, or from too few sizes for a fit.
+
+It is the link of `dptune links`: what a collective takes that has the link and the devices to itself. The run's own are
+slower while a rank computes, so a fit of theirs is brought to those that overlap no compute.
+"""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import replace
 from statistics import median
+from typing import NamedTuple
 
-from dptune.measured import Measured, Missing
+from dptune.measured import LinkFigures, Measured, Missing
 from dptune.whatif.cpu.wire import Link
+from dptune.whatif.gpu.assumed import Assumed, Side
 from dptune.whatif.gpu.graph import Kind
+from dptune.whatif.gpu.overlap import computing_shares, shares_of_messages
 from dptune.whatif.gpu.program import Program
 from dptune.whatif.link import link_figures, link_of, link_range
 
 ASSUMED = "the run's own collectives, with an assumed latency"
+ALONE, BESIDE = (
+    0.25,
+    0.75,
+)  # of a collective, in which a rank computes: up to the first alone, from the second overlapped
+# Times as long while a rank computes. On an H200 an all-reduce took 1.3 times as long as `dptune links` measured.
+SLOWED = Assumed(1.0, 1.14, 1.34)
 # Latency of an all-reduce between GPUs where the run's sizes are too few or too alike for a fit, and its range: between
 # NVLink within a node and sockets. Assumed; it is at most half of what the quickest of the run's own takes.
 _ALPHA_NS, _OTHER_ALPHAS_NS = 40e3, (10e3, 200e3)
 _LARGEST_PART = 0.5
+_OVERLAPPED, _FEWEST = 0.5, 4  # of a collective, and how many alone and how many overlapped show what that takes
 # All-reduces that take as long as a collective of the same message: a ring all-reduce is a reduce-scatter, then an
 # all-gather.
 _ALL_REDUCES = {"all_reduce": 1.0, "reduce_scatter": 0.5, "all_gather": 0.5}
 
 
+class _Sent(NamedTuple):
+    """One collective: bytes, how long an all-reduce of them takes, and the share of it in which a rank computes."""
+
+    message_bytes: int
+    ns: float
+    share: float
+
+
 def linked(program: Program, measured: Measured) -> Program:
-    """The program with its link, others that the data allow, and their source; as it is where no link is known."""
+    """The program with its link, others that the data allow, and their source; as it is where no link is known.
+
+    And with what transfers take longer while a rank computes, if the trace shows it.
+    """
+    found = _linked(program, measured)
+    if found.link is None or found.shared:
+        return found
+    times = _slowed(_sent(found), found.link)
+    shares = shares_of_messages(found, computing_shares(found)) if times > 1 else {}
+    return found.contending(shares, times)
+
+
+def _slowed(sent: Sequence[_Sent], link: Link) -> float:
+    """How many times as long a transfer takes while a rank computes; 1 if too few show it.
+
+    By transfers of the same bytes, else by what the link takes for those of others.
+    """
+    for size_of in (lambda each: each.message_bytes, lambda _: 0):
+        alone: dict[int, list[float]] = defaultdict(list)
+        for each in sent:
+            if each.share <= ALONE:
+                alone[size_of(each)].append(each.ns / link.alone_ns(each.message_bytes))
+        seen = [
+            (each.ns / link.alone_ns(each.message_bytes) / median(alone[size_of(each)]) - 1) / each.share
+            for each in sent
+            if each.share >= _OVERLAPPED and len(alone[size_of(each)]) >= _FEWEST
+        ]
+        if len(seen) >= _FEWEST:
+            return min(SLOWED.most, max(1.0, 1 + median(seen)))
+    return 1.0
+
+
+def _linked(program: Program, measured: Measured) -> Program:
     try:
         figures = link_figures(measured)
     except Missing:
-        return _assumed(program)
-    return program.over(link_of(figures, "nccl"), tuple(link_range(figures)))
+        return _assumed(program.among(max((message.ranks for message in program.messages), default=0)))
+    program = program.among(len(figures.ranks))
+    link, others = link_of(figures, "nccl"), link_range(figures)
+    if figures.basis == "sweep":
+        return program.over(link, tuple(others))
+    level, *levels = _levels(program, figures)
+    beside = [_scaled(link, other) for other in levels]
+    return program.over(_scaled(link, level), (*(_scaled(other, level) for other in others), *beside))
 
 
 def relinked(program: Program) -> list[Program]:
@@ -35,19 +97,56 @@ def relinked(program: Program) -> list[Program]:
     return [program.over(link) for link in program.other_links]
 
 
+def _levels(program: Program, figures: LinkFigures) -> tuple[float, ...]:
+    """What a collective takes alone / what the fit of the run's own says; then the same at both ends of its range."""
+    link = link_of(figures, "nccl")
+    sent = [each for each in _sent(program) if link.alone_ns(each.message_bytes) > 0]
+    alone = [each.ns / link.alone_ns(each.message_bytes) for each in sent if each.share <= ALONE]
+    if alone or not sent:
+        return (min(1.0, median(alone)) if alone else 1.0,)
+    share = median(each.share for each in sent)
+    return tuple(1 / slower(share, SLOWED.at(side)) for side in (Side.MIDDLE, Side.LEAST, Side.MOST))
+
+
+def slower(share: float, slowed: float) -> float:
+    """How many times as long a collective takes that overlaps compute for this share of what it takes alone."""
+    return 1 + (slowed - 1) * share
+
+
+def _scaled(link: Link, times: float) -> Link:
+    """The link on which everything takes so many times as long."""
+    return replace(link, alpha_ns=link.alpha_ns * times, bytes_per_ns=link.bytes_per_ns / times)
+
+
+def _sent(program: Program) -> list[_Sent]:
+    """The collectives that use the link and were found on all their ranks, each once; without what sharing it added."""
+    shares = computing_shares(program)
+    unshared = {end: transfer.alone for transfer in program.transfers for end in transfer.ends}
+    found: dict[int, _Sent] = {}
+    for place in program.places((Kind.EXCHANGE,)):
+        for edge in program.edges[place]:
+            message = program.messages[edge.message] if edge.kind == Kind.EXCHANGE else None
+            if message is None or not program.uses_link(message):
+                continue
+            if message.kind in _ALL_REDUCES and edge.lag_ns > 0:
+                ns = edge.lag_ns * unshared.get(place, 1.0) / _ALL_REDUCES[message.kind]
+                found[edge.message] = _Sent(message.message_bytes, ns, shares.get(place, 0.0))
+    return list(found.values())
+
+
 def _assumed(program: Program) -> Program:
     """With the rate at which messages were sent if the latency was as assumed."""
-    exchanging = [program.edges[place] for place in program.places((Kind.EXCHANGE,))]
-    took = {edge.message: edge.lag_ns for edges in exchanging for edge in edges if edge.kind == Kind.EXCHANGE}
-    times = []
-    for number, ns in took.items():
-        message = program.messages[number]
-        if ns > 0 and message.kind in _ALL_REDUCES:
-            times.append((message.message_bytes, ns / _ALL_REDUCES[message.kind]))
-    if not times:
+    sent = _sent(program)
+    if not sent:
         return program
-    link, *others = (_through(times, alpha_ns) for alpha_ns in (_ALPHA_NS, *_OTHER_ALPHAS_NS))
-    return program.over(link, tuple(others), ASSUMED)
+    alone = [(each.message_bytes, each.ns) for each in sent if each.share <= ALONE]
+    by_side = [
+        alone or [(each.message_bytes, each.ns / slower(each.share, SLOWED.at(side))) for each in sent]
+        for side in (Side.MIDDLE, Side.LEAST, Side.MOST)
+    ]
+    link, *others = (_through(by_side[0], alpha_ns) for alpha_ns in (_ALPHA_NS, *_OTHER_ALPHAS_NS))
+    beside = [] if alone else [_through(times, _ALPHA_NS) for times in by_side[1:]]
+    return program.over(link, (*others, *beside), ASSUMED)
 
 
 def _through(times: Sequence[tuple[int, float]], alpha_ns: float) -> Link:

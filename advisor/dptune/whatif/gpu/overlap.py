@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -22,25 +22,57 @@ class Transfer(NamedTuple):
     end_ns: int
 
 
-def transfers(program: Program) -> list[Transfer]:
-    """All that were found on all their ranks, by the place of their end."""
-    recorded = program.recorded_ns
+def transfers(program: Program, times: Sequence[float]) -> list[Transfer]:
+    """All that were found on all their ranks, by the place of their end; `times` are those of all items."""
     found = []
     for place in program.places((Kind.EXCHANGE,)):
-        begun = [recorded[edge.item] for edge in program.edges[place] if edge.kind == Kind.EXCHANGE]
-        if begun and max(begun) < recorded[place]:
-            found.append(Transfer(place, program.ranks[place], max(begun), recorded[place]))
-    return found
+        begun = [times[edge.item] for edge in program.edges[place] if edge.kind == Kind.EXCHANGE]
+        if begun and max(begun) < times[place]:
+            found.append(Transfer(place, program.ranks[place], round(max(begun)), round(times[place])))
+    return [transfer for transfer in found if transfer.end_ns > transfer.start_ns]
 
 
-def computing_shares(program: Program) -> dict[int, float]:
-    """By place of a collective's end the part of its transfer in which its rank computed."""
+def computing_shares(program: Program, times: Sequence[float] = ()) -> dict[int, float]:
+    """By place of a collective's end the part of its transfer in which one of its ranks computed.
+
+    As recorded, or as of these times of all items. Each rank passes on what it gets from the one before it, so all wait
+    for one whose multiprocessors are busy.
+    """
+    moments = times or program.recorded_ns
     spans: dict[int, list[tuple[int, int]]] = defaultdict(list)
     for place in program.places(COMPUTING):
         for edge in program.edges[place]:
             if edge.kind in COMPUTING:
-                spans[program.ranks[place]].append((program.recorded_ns[edge.item], program.recorded_ns[place]))
-    return _shares(transfers(program), {rank: _union(each) for rank, each in spans.items()})
+                spans[program.ranks[place]].append((round(moments[edge.item]), round(moments[place])))
+    by_rank = {rank: _union(each) for rank, each in spans.items()}
+    by_message: dict[int, list[Transfer]] = defaultdict(list)
+    for transfer in transfers(program, moments):
+        by_message[_message(program, transfer.place)].append(transfer)
+    members: dict[frozenset[int], list[Transfer]] = defaultdict(list)
+    for several in by_message.values():
+        members[frozenset(transfer.rank for transfer in several)] += several
+    shares: dict[int, float] = {}
+    for ranks, several in members.items():
+        busy = [by_rank[rank] for rank in ranks if rank in by_rank]
+        shares.update(_shares(several, _any(busy)))
+    return shares
+
+
+def shares_of_messages(program: Program, shares: Mapping[int, float]) -> dict[int, float]:
+    """The same by message."""
+    return {_message(program, place): share for place, share in shares.items()}
+
+
+def _message(program: Program, place: int) -> int:
+    return next(edge.message for edge in program.edges[place] if edge.kind == Kind.EXCHANGE)
+
+
+def _any(several: list[Intervals]) -> Intervals:
+    """When at least one of them holds."""
+    if not several:
+        return NOTHING
+    start = np.concatenate([each.start_ns for each in several])
+    return Intervals.union(start, np.concatenate([each.end_ns for each in several]))
 
 
 def _union(spans: list[tuple[int, int]]) -> Intervals:
@@ -48,14 +80,8 @@ def _union(spans: list[tuple[int, int]]) -> Intervals:
     return Intervals.union(start, end)
 
 
-def _shares(found: list[Transfer], beside: Mapping[int, Intervals]) -> dict[int, float]:
-    shares: dict[int, float] = {}
-    by_rank: dict[int, list[Transfer]] = defaultdict(list)
-    for transfer in found:
-        by_rank[transfer.rank].append(transfer)
-    for rank, of_rank in by_rank.items():
-        start = np.array([transfer.start_ns for transfer in of_rank], dtype=np.int64)
-        end = np.array([transfer.end_ns for transfer in of_rank], dtype=np.int64)
-        part = beside.get(rank, NOTHING).lengths(start, end) / (end - start)
-        shares.update(zip((transfer.place for transfer in of_rank), part.tolist(), strict=True))
-    return shares
+def _shares(found: list[Transfer], beside: Intervals) -> dict[int, float]:
+    start = np.array([transfer.start_ns for transfer in found], dtype=np.int64)
+    end = np.array([transfer.end_ns for transfer in found], dtype=np.int64)
+    part = beside.lengths(start, end) / (end - start)
+    return dict(zip((transfer.place for transfer in found), part.tolist(), strict=True))

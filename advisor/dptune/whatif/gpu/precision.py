@@ -74,9 +74,14 @@ def half_precision(program: Program, side: Side, dtype: str) -> Program:
 
 
 def _less_crowded(program: Program, side: Side) -> Program:
-    """Collectives that overlapped kernels take less beside shorter ones; so do kernels beside another rank's."""
+    """Collectives that overlapped kernels take less beside shorter ones; so do kernels beside another rank's.
+
+    Where the trace shows how much less, `contended` replays it for any change.
+    """
     if program.shared:  # what no kernel of its own rank overlapped, another rank's did
         return times(program, (Kind.COMPUTE, Kind.EXCHANGE), _SHARED.at(side))
+    if program.transfer_times != 1.0:
+        return program
     shares, saved = computing_shares(program), 1 - _ALONE.at(side)
 
     def of(place: int, edge: Edge) -> Edge:

@@ -39,7 +39,7 @@ class Program:
     """`recorded_ns` is when each item came to pass, by the first rank's clock; `edges` what it waits for.
 
     An item without edges comes to pass when it did, as do `fixed` ones: all before a rank's first step, of which only
-    the host's edges are known. `link` is None if not known.
+    the host's edges are known. `link` is None if not known, else that of collectives of `link_ranks` ranks; 0: of all.
     The data allow `other_links`, too; `link_source` says in words what the link is from, where that is no fit.
     `batch` are the samples that a rank's loader gives at once, None if not known. The ranks were on so many `hosts`, as
     far as that is known; `shared`: two or more compute on one GPU. `reductions` are the passes in which DDP reduces
@@ -51,6 +51,8 @@ class Program:
     of the host's own time before the item went into the part. `uploads`: the bytes of copies from pageable memory to
     the device, by place of their end. `beside`: by place of a kernel's end, the share of its recorded time in which
     collectives of its rank transferred; `beside_times`: how many times as long a kernel takes during transfers.
+    `transfer_shares`: by message, the share of its recorded transfer in which one of its ranks computed;
+    `transfer_times`: how many times as long a transfer takes while one does.
     `optimizer` is how it updates: "fused", "foreach", "loop", or empty if unknown. `peaks` are FLOP/s of the device by
     element type, `gpu` is what all devices of one model call themselves; both are empty if unknown. `workers` is the
     number of processes that load batches, None if unknown; `has_workers`: there are some. `added_times`: the host's
@@ -68,6 +70,7 @@ class Program:
     hosts: int = 1
     other_links: tuple[Link, ...] = ()
     link_source: str = ""
+    link_ranks: int = 0
     reductions: Sequence[Reduction] = ()
     ranks: Sequence[int] = ()
     micro_batches: Sequence[int] = ()
@@ -87,6 +90,8 @@ class Program:
     uploads: Mapping[int, int] = field(default_factory=dict)
     beside: Mapping[int, float] = field(default_factory=dict)
     beside_times: float = 1.0
+    transfer_shares: Mapping[int, float] = field(default_factory=dict)
+    transfer_times: float = 1.0
     added_times: float = 1.0
 
     def run(self) -> Sequence[float]:
@@ -127,6 +132,21 @@ class Program:
     def over(self, link: Link, others: tuple[Link, ...] = (), source: str = "") -> Program:
         """The program with this link, other ones and their source: unchanged, it is replayed the same."""
         return self._keeping(_OF_EDGES, link=link, other_links=others, link_source=source)
+
+    def among(self, ranks: int) -> Program:
+        """The program whose link is that of collectives of so many ranks."""
+        return self._keeping(_OF_EDGES, link_ranks=ranks)
+
+    def uses_link(self, message: Message) -> bool:
+        """Whether a collective is of as many ranks as the link is: others may be within hosts, or between them.
+
+        What one rank sends to another uses the same link.
+        """
+        return message.kind == "p2p" or not self.link_ranks or not message.ranks or message.ranks == self.link_ranks
+
+    def contending(self, shares: Mapping[int, float], times: float) -> Program:
+        """The program whose transfers take so many times as long while a rank computes, of these shares as recorded."""
+        return self._keeping(_OF_EDGES, transfer_shares=shares, transfer_times=times)
 
     def spending(self, spent_ns: Mapping[Part, Mapping[int, float]]) -> Program:
         """The program of whose host's time other amounts go into parts."""

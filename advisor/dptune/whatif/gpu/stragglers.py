@@ -24,26 +24,30 @@ _HOST = frozenset({Kind.HOST, Kind.UPDATING, Kind.INPUT})
 _GAPS = frozenset({Kind.ORDER})
 _PASSES = frozenset({Kind.HOST})
 _Key = tuple[int, int]  # step, the number of a call in it
+_Spent = Mapping[_Key, Mapping[int, float]]  # by what is the same, what each rank spends on it
 _KeyOf = Callable[[int, Edge], _Key | None]
 
 
 def without_straggler(program: Program, value: Value) -> Program:
-    """The rank that arrives latest takes as long as the median of the others, where it takes longer."""
+    """The rank that arrives latest takes as long as the median of the others, in the steps in which it takes longer.
+
+    A rank that is late in some steps takes over no delay of others in the rest.
+    """
     if not value:
         return program
     late = latest(program)
 
-    def median_of_others(spent: Mapping[int, float]) -> dict[int, float]:
-        if late not in spent or len(spent) < 2:
-            return {}
-        others = median(ns for rank, ns in spent.items() if rank != late)
-        return {late: others / spent[late]} if spent[late] else {}
+    def median_of_others(spent: _Spent) -> dict[_Key, dict[int, float]]:
+        known = {key: of_ranks for key, of_ranks in spent.items() if of_ranks.get(late) and len(of_ranks) > 1}
+        others = {key: median(ns for rank, ns in of_ranks.items() if rank != late) for key, of_ranks in known.items()}
+        longer_ns: dict[int, float] = defaultdict(float)
+        for key, of_ranks in known.items():
+            longer_ns[key[0]] += of_ranks[late] - others[key]
+        return {key: {late: others[key] / of_ranks[late]} for key, of_ranks in known.items() if longer_ns[key[0]] > 0}
 
     key_of = _calls(program) or _steps(program)
     for kinds in (_DEVICE, _HOST, _GAPS):
-        even = _evened(program, kinds, key_of, median_of_others)
-        if _spent_ns(even, kinds, late) < _spent_ns(program, kinds, late):
-            program = even
+        program = _evened(program, kinds, key_of, median_of_others)
     return program
 
 
@@ -54,11 +58,9 @@ def balanced(program: Program, value: Value) -> Program:
     latest(program)
     ranks = len(set(program.ranks))
 
-    def mean_of_all(spent: Mapping[int, float]) -> dict[int, float]:
-        if len(spent) < ranks:
-            return {}
-        mean_ns = mean(spent.values())
-        return {rank: mean_ns / ns for rank, ns in spent.items() if ns}
+    def mean_of_all(spent: _Spent) -> dict[_Key, dict[int, float]]:
+        means = {key: mean(of_ranks.values()) for key, of_ranks in spent.items() if len(of_ranks) == ranks}
+        return {key: {rank: mean_ns / ns for rank, ns in spent[key].items() if ns} for key, mean_ns in means.items()}
 
     key_of = _calls(program) or _steps(program)
     for kinds in (COMPUTING, _PASSES):
@@ -80,30 +82,25 @@ def latest(program: Program) -> int:
     return max(late, key=lambda rank: mean(late[rank]))
 
 
-def _spent_ns(program: Program, kinds: frozenset[Kind], rank: int) -> float:
-    of_rank = (program.edges[place] for place in program.places(kinds) if program.ranks[place] == rank)
-    return sum(edge.lag_ns for edges in of_rank for edge in edges if edge.kind in kinds)
-
-
 def _evened(
     program: Program,
     kinds: frozenset[Kind],
     key_of: _KeyOf,
-    factors_of: Callable[[Mapping[int, float]], dict[int, float]],
+    factors_of: Callable[[_Spent], dict[_Key, dict[int, float]]],
 ) -> Program:
     """Edges of these kinds so many times as long as `factors_of` says, of what the ranks spend on the same."""
-    spent: dict[_Key, dict[int, float]] = defaultdict(dict)
+    spent: defaultdict[_Key, dict[int, float]] = defaultdict(dict)
     for place in program.places(kinds):
         rank = program.ranks[place]
         for edge in program.edges[place]:
             if edge.kind in kinds and (key := key_of(place, edge)) is not None:
                 spent[key][rank] = spent[key].get(rank, 0.0) + edge.lag_ns
-    factors = {key: factors_of(of_ranks) for key, of_ranks in spent.items()}
+    factors = factors_of(spent)
 
     def of(place: int, edge: Edge) -> Edge:
         if (key := key_of(place, edge)) is None:
             return edge
-        factor = factors[key].get(program.ranks[place], 1.0)
+        factor = factors.get(key, {}).get(program.ranks[place], 1.0)
         return edge if factor == 1.0 else edge.lasting(edge.lag_ns * factor)
 
     return with_edges(program, kinds, of)

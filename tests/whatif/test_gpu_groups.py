@@ -1,0 +1,68 @@
+"""Collectives of several groups of ranks: the link is that of one kind of group, by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from dptune.knobs import Value
+from dptune.whatif.assumptions import assumed
+from dptune.whatif.cpu.wire import Link
+from dptune.whatif.gpu.changes import changed
+from dptune.whatif.gpu.links import linked
+from dptune.whatif.gpu.program import Program
+
+from ..measure.handmade import all_reduce, kernel, launch, load_events, step  # noqa: TID252
+from .test_gpu_contention import measured_with, transfers_alone_and_beside
+from .test_recorded_waits import program
+
+
+def of_two_groups() -> Program:
+    """Each step has a transfer of 100 among 8 ranks, one after it of 120 among 2 of them, beside a kernel."""
+    made = transfers_alone_and_beside()
+    messages = [replace(message, ranks=(8, 2)[number % 2]) for number, message in enumerate(made.messages)]
+    return linked(replace(made, messages=messages, world_size=8), measured_with())
+
+
+@pytest.mark.parametrize(
+    ("change", "step_ns"),
+    [
+        ({"link.gb_per_s": 1.0}, 100 / 1.0 + 50 + 120),  # 50 of the 100 are latency, as assumed
+        ({"link.alpha_us": 0.0}, 50 + 120),
+        ({"link.alpha_us": 0.0, "link.gb_per_s": 1e9}, 120),
+    ],
+)
+def test_a_change_of_the_link_is_of_collectives_of_as_many_ranks(change: dict[str, Value], step_ns: float) -> None:
+    made = of_two_groups()
+    assert (made.link_ranks, made.link) == (8, Link(50.0, 2.0))
+    assert changed(made, change).step_ns() == pytest.approx(step_ns)
+    words = "the link is that of collectives among 8 ranks; collectives of other groups are unchanged"
+    assert words in assumed(made, change, traced=True)
+    assert words not in assumed(made, {"host.times": 0.5}, traced=True)
+    assert words not in assumed(made.among(0), change, traced=True)
+
+
+def test_what_one_rank_sends_to_another_uses_the_link_of_all() -> None:
+    made = of_two_groups()
+    sent = replace(made.messages[1], kind="p2p")
+    assert not made.uses_link(made.messages[1])
+    assert made.uses_link(sent)
+
+
+def test_a_collective_is_of_the_ranks_that_share_it(tmp_path: Path) -> None:
+    events = []
+    for number in range(3):
+        at = 100.0 * number
+        events += [
+            step(number, at, at + 100),
+            launch(2 * number, at + 1, at + 2),
+            launch(2 * number + 1, at + 3, at + 4),
+        ]
+        events += [
+            kernel("a", at + 10, at + 20, 2 * number),
+            all_reduce(at + 20, at + 50, 2 * number + 1, 1000, "0", 2),
+        ]
+    made = program(load_events(tmp_path, events, events))
+    assert {message.ranks for message in made.messages} == {2}
