@@ -20,6 +20,12 @@ from tests.gpu.stage import STAGES, Stage
 ROOT = Path(__file__).resolve().parents[2]
 
 
+@pytest.fixture(autouse=True)
+def without_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Importing torch is most of what the processes of these tests do."""
+    monkeypatch.setenv("PYTHONPATH", str(ROOT / "tests" / "without_compiler"))
+
+
 def check(*words: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "tests.gpu", *words]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
