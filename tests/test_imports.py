@@ -24,6 +24,7 @@ MAY_LOAD = {
     ("tune", "--help"): set(),
     ("mcp", "--help"): set(),
     ("skill",): set(),
+    ("completion", "bash"): set(),
     ("profile", "--dry-run", "{trace}"): set(),
     ("repotr",): set(),
     ("report", "--frmat", "json"): set(),

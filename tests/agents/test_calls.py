@@ -18,13 +18,14 @@ from dptune.tune.result import Tuning
 
 from .. import in_process, reading  # noqa: TID252 - tests are no installed package
 
-SAMPLE = str(Path(__file__).parents[2] / "sample_traces" / "tiny_buckets")
+RECORDED = Path(__file__).parents[1] / "rules" / "recorded" / "runs" / "unused-gradients"  # a small one
+SAMPLE = str(RECORDED)
 WIDE = ((1, 2), (2, 5000), (3, 3))  # the rule's last digit, and its places
 
 
 def test_a_report_has_the_figures_of_the_command_and_the_next_step() -> None:
     answer = Calls().report(SAMPLE)
-    whole = json.loads(in_process.dptune("report", SAMPLE, "--format", "json").stdout)
+    whole = json.loads(in_process.dptune("report", SAMPLE, "--no-cache", "--format", "json").stdout)
     assert {name: answer[name] for name in ("headline", "trust", "advice")} == {
         name: whole[name] for name in ("headline", "trust", "advice")
     }
@@ -61,7 +62,7 @@ def test_the_list_that_takes_the_room_is_cut_wherever_it_is() -> None:
 
 def test_answers_about_a_thousand_ranks_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """A report on two ranks in which every list of numbers and texts is a thousand entries long."""
-    whole = json.loads(reading.sample("tiny_buckets")[1].model_dump_json())
+    whole = json.loads(reading.reported(RECORDED).model_dump_json())
     monkeypatch.setattr(Processes, "output", lambda *_: json.dumps(widened(whole)))
     answer = Calls().report("run")
     assert characters(answer) <= answers.MOST_CHARACTERS
@@ -140,7 +141,7 @@ def test_a_search_is_started_followed_and_ended(tmp_path: Path, monkeypatch: pyt
     calls = Calls(allow_run=True)
     started = calls.tune_start(["nowhere.py"])
     assert started["search"] == "tune-1"
-    calls._tunings["tune-1"].process.wait(60)
+    calls._tunings["tune-1"].process.wait(300)
     status = calls.tune_status("tune-1")
     assert (status["running"], status["next_step"]) == (False, "Ask tune_result.")
     assert any("nowhere.py" in line for line in status["progress"])

@@ -14,7 +14,7 @@ from dptune.capture import processes
 
 from ..prove.test_engine import left_in  # noqa: TID252 - tests are no installed package
 
-SAMPLE = str(Path(__file__).parents[2] / "sample_traces" / "tiny_buckets")
+SAMPLE = str(Path(__file__).parents[1] / "rules" / "recorded" / "runs" / "unused-gradients")
 
 
 async def test_a_client_lists_the_tools_reads_a_report_and_is_refused_a_run(tmp_path: Path) -> None:
@@ -31,7 +31,7 @@ async def test_a_client_lists_the_tools_reads_a_report_and_is_refused_a_run(tmp_
         assert {name for name, tool in tools.items() if not tool.annotations.read_only_hint} == {"verify", "tune_start"}
         assert all(tool.description for tool in tools.values())
         report = (await client.call_tool("report", {"run": SAMPLE})).structured_content
-        assert report["advice"][0]["rule"] == "DP101"
+        assert report["advice"][0]["rule"] == "DP109"
         assert report["next_step"]
         refused = (await client.call_tool("verify", {"run": SAMPLE, "change": "DP101"})).structured_content
         assert refused["command"].startswith("dptune verify ")

@@ -11,7 +11,6 @@ import tempfile
 import traceback
 
 import torch
-import torch._dynamo  # here once, and not in each fork
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.fsdp import fully_shard
@@ -58,12 +57,9 @@ def train(rank, ranks, store, settings, words):
     if rank == 0:
         facts = Facts(0, fsdp=fsdp(places), refused=asked.refused)
         units = [vars(unit) for unit in facts.fsdp]
-        print(
-            json.dumps(
-                {"total": float(total), "log": kept, "units": units, "lacks": without_effect(settings, [facts])}
-            ),
-            flush=True,
-        )
+        line = {"total": float(total), "log": kept, "units": units, "lacks": without_effect(settings, [facts])}
+        line["compiler"] = "torch._dynamo.symbolic_convert" in sys.modules
+        print(json.dumps(line), flush=True)
     dist.destroy_process_group()
 
 

@@ -34,6 +34,7 @@ class Trained:
     dtypes: set[str]
     units: list[dict[str, Any]]
     lacks: dict[str, str]
+    compiler: bool  # whether torch's compiler was imported: a second of each rank (without_compiler/)
 
 
 def trained(*settings: tuple[dict[str, Any], list[str]]) -> list[Trained]:
@@ -47,7 +48,7 @@ def trained(*settings: tuple[dict[str, Any], list[str]]) -> list[Trained]:
 def _read(line: dict[str, Any]) -> Trained:
     did = [str(number) if word == "run" else f"{word[0]}{number}" for word, number, _ in line["log"]]
     dtypes = {f"{word}s {dtype}" for word, _, dtype in line["log"] if dtype}
-    return Trained(line["total"], " ".join(did), dtypes, line["units"], line["lacks"])
+    return Trained(line["total"], " ".join(did), dtypes, line["units"], line["lacks"], line["compiler"])
 
 
 @pytest.fixture(scope="module")
@@ -64,6 +65,7 @@ def five() -> list[Trained]:
 
 def test_gathers_prefetches_and_reductions_change_and_the_result_does_not(five: list[Trained]) -> None:
     plain, kept, ahead, held, _ = five
+    assert not plain.compiler
     assert plain.did == f"{PLAIN} {PLAIN}"
     assert kept.did == f"{KEPT} {KEPT}"
     assert ahead.did == f"{AHEAD} {AHEAD}"

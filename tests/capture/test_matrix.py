@@ -135,7 +135,7 @@ class Started:
 
     def _living(self) -> list[int]:
         """Everything that still runs with this test's mark in its environment, wherever it was reparented to."""
-        deadline = time.monotonic() + 60  # what was told to end may need a moment
+        deadline = time.monotonic() + 300  # what was told to end may need a moment
         while found := [pid for pid in _processes() if self._marked(pid)]:
             if time.monotonic() > deadline:
                 return found

@@ -14,7 +14,9 @@ from dptune.finding import Finding
 from dptune.measured import AccumulationFigures, InputFigures, MatmulFigures, Measured, StepTime
 from dptune.prove.result import Learning, Proof, Side, Trial
 
-SAMPLES = Path(__file__).parents[2] / "sample_traces"
+from .. import reading  # noqa: TID252 - tests are no installed package
+
+RECORDED = Path(__file__).parents[1] / "rules" / "recorded" / "runs"  # small ones
 
 
 def advice(impact: Impact) -> Advice:
@@ -326,22 +328,21 @@ def test_a_report_that_was_written_before_is_judged(capsys, tmp_path: Path) -> N
 def test_the_latest_recording_is_judged_where_none_is_named(capsys, tmp_path: Path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
     """Also beside a baseline."""
     runs = tmp_path / "dptune-runs"
-    shutil.copytree(SAMPLES / "starved_loader", runs / "starved", ignore=shutil.ignore_patterns(".dptune-cache"))
+    shutil.copytree(RECORDED / "workers-restart", runs / "starved", ignore=shutil.ignore_patterns(".dptune-cache"))
     (runs / "latest").write_text("starved\n")
     monkeypatch.chdir(tmp_path)
     assert main(["check", "--format", "json"]) == 1
     told = json.loads(capsys.readouterr().out)
-    assert "DP501" in {one["rule"] for one in told["tripped"]}
+    assert "DP502" in {one["rule"] for one in told["tripped"]}
     assert "starved" in told["runs"][0]
-    assert main(["check", "--baseline", str(SAMPLES / "starved_loader")]) == 2
+    assert main(["check", "--baseline", str(RECORDED / "workers-restart")]) == 2
     assert "dptune-runs/starved (B) are the same recording" in capsys.readouterr().err
 
 
-def test_a_larger_batch_says_how_few_steps_an_epoch_has_then(capsys) -> None:  # type: ignore[no-untyped-def]
+def test_a_larger_batch_says_how_few_steps_an_epoch_has_then() -> None:
     """2,048 samples, of which a step takes 2,048 with twice the batch."""
-    main(["report", str(SAMPLES / "accumulation_without_no_sync"), "--no-cache", "--format", "json"])
-    (own,) = [one for one in json.loads(capsys.readouterr().out)["advice"] if one["rule"] == "DP301"]
-    assert {one["label"]: one["value"] for one in own["evidence"]}["optimizer steps per epoch then"] == 1
+    (own,) = [one for one in reading.sample("accumulation_without_no_sync")[1].advice if one.rule == "DP301"]
+    assert {one.label: one.value for one in own.evidence}["optimizer steps per epoch then"] == 1
 
 
 def test_a_run_that_is_named_twice_is_refused(capsys) -> None:  # type: ignore[no-untyped-def]
@@ -449,10 +450,10 @@ def test_a_batch_that_is_known_of_one_side_alone_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its steps may be shorter because they are of fewer samples."""
-    sample = SAMPLES / "healthy"
+    sample = RECORDED / "same-order"
     monkeypatch.chdir(tmp_path)
     for name in ("a", "b"):
-        shutil.copytree(sample, name, ignore=shutil.ignore_patterns(".dptune-cache", "*.detail.*"))
+        shutil.copytree(sample, name, ignore=shutil.ignore_patterns(".dptune-cache"))
     for path in Path("b").glob("*.facts.json"):
         facts = json.loads(path.read_text(encoding="utf-8"))
         for window in facts["windows"]:
@@ -464,7 +465,7 @@ def test_a_batch_that_is_known_of_one_side_alone_is_refused(
 
 
 def test_a_baseline_of_something_else_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    runs = [str(SAMPLES / name) for name in ("healthy", "starved_loader")]
+    runs = [str(RECORDED / name) for name in ("same-order", "workers-restart")]
     assert main(["check", runs[0], "--no-cache", "--baseline", runs[1]]) == 2
     told = capsys.readouterr().err
     assert "the runs are not comparable: " in told

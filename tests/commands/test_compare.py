@@ -1,4 +1,4 @@
-"""`dptune compare`, on made traces, the sample runs and public traces."""
+"""`dptune compare`, on made traces, a recorded run and public traces."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from dptune.present.sections.comparison import page
 from dptune.trace import load
 
 ROOT = Path(__file__).resolve().parents[2]
-SAMPLE = ROOT / "sample_traces" / "starved_loader"
+SAMPLE = ROOT / "tests" / "rules" / "recorded" / "runs" / "same-order"  # a small one
 
 
 @pytest.fixture(autouse=True)
@@ -28,8 +28,8 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def sample_run(folder: Path, slower: float = 1.0, **changed: Any) -> None:
-    """Make the folder: a sample run with other step times and facts."""
-    shutil.copytree(SAMPLE, folder, ignore=shutil.ignore_patterns(".dptune-cache", "*.detail.*"))
+    """Make the folder: a recorded run with other step times and facts."""
+    shutil.copytree(SAMPLE, folder, ignore=shutil.ignore_patterns(".dptune-cache"))
     for path in folder.glob("*.facts.json"):
         facts = json.loads(path.read_text(encoding="utf-8"))
         for window in facts["windows"]:
@@ -230,7 +230,7 @@ def test_what_is_not_comparable_is_refused_unless_asked(recorded: Any, capsys: p
     assert told.out == ""
     assert told.err == (
         "dptune: error: the runs are not comparable: world size 2 in A, 4 in B; torch 2.13.0+cpu in A, 2.12.0 in B; "
-        "samples per step 512 in A, 1024 in B\n"
+        "samples per step 1536 in A, 3072 in B\n"
         "hint: --anyway shows the difference without a verdict\n"
     )
     assert main(["compare", a, b, "--anyway"]) == 0
@@ -246,7 +246,7 @@ def test_settings_that_differ_are_told_with_their_line(recorded: Any, capsys: py
     assert main(["compare", recorded("a"), b]) == 0
     page = said(capsys)
     assert "; loader.num_workers went from 0 to 4." in page
-    assert "Settings that differ loader.num_workers (train.py:65): 0 in A, 4 in B" in page
+    assert "Settings that differ loader.num_workers (train.py:106): 0 in A, 4 in B" in page
 
 
 @pytest.mark.parametrize(

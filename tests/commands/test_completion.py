@@ -79,17 +79,17 @@ def test_verbs(tmp_path: Path) -> None:
 
 def test_options_and_their_choices(tmp_path: Path) -> None:
     assert offered("dptune report --fo", tmp_path) == {"--format"}
-    assert offered("dptune report --format ", tmp_path) == {"text", "json", "html", "tui"}
-    assert offered("dptune rules ", tmp_path) >= {"list", "explain", "knobs"}
+    assert answered("dptune report --format ", tmp_path) == {"text", "json", "html", "tui"}
+    assert answered("dptune rules ", tmp_path) >= {"list", "explain", "knobs"}
 
 
 def test_ranks_of_an_export(tmp_path: Path) -> None:
-    assert offered("dptune export --ranks ", tmp_path) == {"late", "all"}
+    assert answered("dptune export --ranks ", tmp_path) == {"late", "all"}
 
 
 def test_clusters_and_ranks_in_detail(tmp_path: Path) -> None:
-    assert offered("dptune report --cluster ", tmp_path) == {"local", "slurm", "tcp://"}
-    assert offered("dptune check --detail-ranks ", tmp_path) == {"all", "auto"}
+    assert answered("dptune report --cluster ", tmp_path) == {"local", "slurm", "tcp://"}
+    assert answered("dptune check --detail-ranks ", tmp_path) == {"all", "auto"}
 
 
 def test_names(tmp_path: Path) -> None:
@@ -102,14 +102,14 @@ def test_names(tmp_path: Path) -> None:
     assert answered("dptune tune --skip DP30", tmp_path) == of_batches
     assert answered("dptune tune --only loader.num", tmp_path) == {"loader.num_workers"}
     assert answered("dptune rules explain DP30", tmp_path) == of_batches
-    assert offered("dptune rules explain no-s", tmp_path) == {"no-sync-missing"}
+    assert answered("dptune rules explain no-s", tmp_path) == {"no-sync-missing"}
 
 
 def test_values_of_a_knob(tmp_path: Path) -> None:
     """Bash takes what stands before the `=` for a word of its own."""
     assert offered("dptune whatif --set ddp.no_sync=", tmp_path) == {"true", "false"}
     assert offered("dptune whatif --set ddp.comm_hook=po", tmp_path) == {"powersgd"}
-    assert offered("dptune whatif --set env.NO_SUCH=", tmp_path) == set()
+    assert answered("dptune whatif --set env.NO_SUCH=", tmp_path) == set()
 
 
 def test_formats_and_their_files(tmp_path: Path) -> None:
@@ -123,7 +123,7 @@ def test_files_and_folders(tmp_path: Path) -> None:
     (tmp_path / "runs").mkdir()
     (tmp_path / "trace.json").touch()
     assert offered("dptune report ", tmp_path) >= {"runs/", "trace.json"}
-    assert offered("dptune profile tr", tmp_path) == {"trace.json"}
+    assert answered("dptune profile tr", tmp_path) == {"trace.json"}
 
 
 def test_recordings_and_their_commits(tmp_path: Path) -> None:
@@ -132,7 +132,7 @@ def test_recordings_and_their_commits(tmp_path: Path) -> None:
     record = '{"schema_version": "0.3", "dptune": "0.1.0", "commit": "0123456789ab"}'
     (folder / "run.json").write_text(record, encoding="utf-8")
     assert answered("dptune check new --baseline 2026", tmp_path) == {folder.name}
-    assert offered("dptune check new --baseline 0123", tmp_path) == {"0123456789ab"}
+    assert answered("dptune check new --baseline 0123", tmp_path) == {"0123456789ab"}
     assert answered("dptune check new --baseline dp", tmp_path) == {"dptune-runs/"}
     for command in ("report", "verify", "tune --run"):
         assert answered(f"dptune {command} 20", tmp_path) == {folder.name}

@@ -1,5 +1,7 @@
 """What a run folder names is executed only where the user recorded it, or agreed."""
 
+import contextlib
+import io
 import json
 import os
 import shutil
@@ -14,6 +16,8 @@ from dptune.capture.interpreter import Interpreter
 from dptune.capture.launch import Script
 from dptune.capture.options import Options
 from dptune.cli import main
+from dptune.commands.shared import consent
+from dptune.errors import RunError
 from dptune.runfile import form, origin
 from dptune.runfile.origin import Origin
 from dptune.runfile.paths import RUN_JSON
@@ -140,9 +144,7 @@ def test_a_folder_of_another_user_is_foreign_whatever_it_says(planted, whose, mo
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="a pseudo-terminal of POSIX")
-@pytest.mark.parametrize(
-    ("answer", "executed"), [("n", False), ("", False), ("sure", False), ("y", True), ("YES", True)]
-)
+@pytest.mark.parametrize(("answer", "executed"), [("n", False), ("y", True)])
 def test_on_a_terminal_it_asks(planted, answer, executed):
     """In a process of its own."""
     import pty
@@ -166,6 +168,16 @@ def test_on_a_terminal_it_asks(planted, answer, executed):
     assert planted.executed is executed
     assert b"run it? [y/N]" in printed
     assert (b"was run\r\n" in printed) is not executed
+
+
+@pytest.mark.parametrize(("answer", "agreed"), [("", False), ("sure", False), ("yes", True), ("YES", True)])
+def test_who_does_not_answer_yes_does_not_agree(planted, answer, agreed, monkeypatch, capsys):
+    monkeypatch.setattr(consent, "_is_terminal", lambda stream: True)
+    monkeypatch.setattr(sys, "stdin", io.StringIO(f"{answer}\n"))
+    record = form.read(planted.folder / RUN_JSON, RunRecord)
+    with contextlib.nullcontext() if agreed else pytest.raises(RunError, match="was run"):
+        consent.ask_before_running(planted.folder, record, [], ".", {}, agreed=False)
+    assert "run it? [y/N]" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from dptune.history import History
 from dptune.runfile.commit import checked_out
 
 SAMPLES = Path(__file__).parents[2] / "sample_traces"
-SMALL = Path(__file__).parents[1] / "rules" / "recorded" / "runs" / "same-order"
+RECORDED = Path(__file__).parents[1] / "rules" / "recorded" / "runs"  # small ones
 
 
 def listed(capsys: pytest.CaptureFixture[str], *words: str) -> History:
@@ -26,7 +26,7 @@ def listed(capsys: pytest.CaptureFixture[str], *words: str) -> History:
 def runs(tmp_path: Path) -> Path:
     """Two recordings and what is none; run.json of the second says its commit."""
     folder = tmp_path / "dptune-runs"
-    for run in (SAMPLES / "starved_loader", SMALL):
+    for run in (RECORDED / "workers-restart", RECORDED / "same-order"):
         shutil.copytree(run, folder / run.name, ignore=shutil.ignore_patterns(".dptune-cache", "*.detail.*"))
     (folder / "verified").mkdir()
     (folder / "latest").write_text("same-order\n", encoding="utf-8")
@@ -44,32 +44,32 @@ def test_recordings_are_listed_by_their_time_with_the_figures_of_their_reports(
     runs: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     first, second = listed(capsys, str(runs)).entries
-    assert main(["report", str(runs / "starved_loader"), "--no-cache", "--format", "json"]) == 0
+    assert main(["report", str(runs / "workers-restart"), "--no-cache", "--format", "json"]) == 0
     report = json.loads(capsys.readouterr().out)
-    assert first.folder == str(runs / "starved_loader")
+    assert first.folder == str(runs / "workers-restart")
     assert first.step_ns == report["measured"]["step"]["time_ns"]
     assert first.samples_per_s == pytest.approx(report["measured"]["samples_per_step"] / (first.step_ns / 1e9))
-    assert (first.label, first.findings) == ("Input-bound", ["DP501"])
+    assert (first.label, first.findings) == ("Slow steps", ["DP502"])
     assert (first.commit, second.commit) == ("", "0123456789ab+")
 
 
 def test_times_of_several_zones_are_in_order(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name, recorded in (
-        ("starved_loader", "2026-11-23T01:00:00+02:00"),
+        ("workers-restart", "2026-11-23T01:00:00+02:00"),
         ("same-order", "2026-11-23T00:30:00+00:00"),
     ):
         file = runs / name / "run.json"
         values = {**json.loads(file.read_text("utf-8")), "recorded": recorded}
         file.write_text(json.dumps(values), encoding="utf-8")
     assert [Path(entry.folder).name for entry in listed(capsys, str(runs)).entries] == [
-        "starved_loader",
+        "workers-restart",
         "same-order",
     ]
     file = runs / "same-order" / "run.json"
     file.write_text(file.read_text("utf-8").replace("2026-11-23T00:30:00+00:00", "2026-11-22T23:30:00+01:00"), "utf-8")
     assert [Path(entry.folder).name for entry in listed(capsys, str(runs)).entries] == [
         "same-order",
-        "starved_loader",
+        "workers-restart",
     ]
 
 
@@ -77,10 +77,10 @@ def test_the_text_names_the_commands_to_open_and_compare(runs: Path, capsys: pyt
     assert main(["history", str(runs), "--no-cache"]) == 0
     printed = capsys.readouterr().out
     assert "01234567+" in printed
-    assert "Input-bound" in printed
+    assert "Slow steps" in printed
     words = " ".join(printed.replace("\\\n", " ").split())  # as a shell reads it
     assert f"Open dptune report {runs}/same-order" in words
-    assert f"Compare dptune compare {runs}/starved_loader {runs}/same-order" in words
+    assert f"Compare dptune compare {runs}/workers-restart {runs}/same-order" in words
     assert "████████" in printed  # the longest step
 
 
@@ -89,9 +89,9 @@ def test_paths_are_those_that_can_be_read(runs: Path, capsys: pytest.CaptureFixt
     broken.mkdir()
     shutil.copy(SAMPLES / "healthy" / "run.json", broken)
     assert main(["history", str(runs), "--no-cache", "--format", "paths"]) == 0
-    assert capsys.readouterr().out.splitlines() == [str(runs / "starved_loader"), str(runs / "same-order")]
-    entry = listed(capsys, str(runs)).entries[-2]
-    assert (Path(entry.folder).name, bool(entry.error)) == ("broken", True)
+    assert capsys.readouterr().out.splitlines() == [str(runs / "workers-restart"), str(runs / "same-order")]
+    (entry,) = [one for one in listed(capsys, str(runs)).entries if one.error]
+    assert Path(entry.folder).name == "broken"
     assert main(["history", str(runs), "--no-cache"]) == 0
     assert "".join(f"broken: {entry.error}".split()) in "".join(capsys.readouterr().out.split())
 

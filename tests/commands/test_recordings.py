@@ -14,6 +14,7 @@ from dptune.commands.shared.recordings import resolved, resolved_singly
 from dptune.errors import UsageError
 
 SAMPLES = Path(__file__).parents[2] / "sample_traces"
+SMALL = Path(__file__).parents[1] / "rules" / "recorded" / "runs" / "unused-gradients"
 RECORDED = {
     "2026-11-20T10-00-00-train": "0123456789ab",
     "2026-11-20T11-00-00-train": "0123456789ab",
@@ -123,14 +124,13 @@ def test_the_checked_recording_is_no_baseline_of_itself(runs: Path) -> None:
         resolved(["0123f"], ["dptune-runs/2026-11-21T10-00-00-train"])
 
 
-@pytest.mark.long
 def test_a_baseline_by_its_commit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """As a user gives it: one run on each side, so there is no verdict, and the findings are compared."""
     for name in ("before", "after"):
         folder = tmp_path / "dptune-runs" / name
-        shutil.copytree(SAMPLES / "tiny_buckets", folder, ignore=shutil.ignore_patterns(".dptune-cache"))
+        shutil.copytree(SMALL, folder, ignore=shutil.ignore_patterns(".dptune-cache"))
         record = json.loads((folder / "run.json").read_text("utf-8"))
         commit = {"before": "0123456789ab", "after": "ba9876543210"}[name]
         (folder / "run.json").write_text(json.dumps({**record, "commit": commit}), encoding="utf-8")

@@ -14,6 +14,10 @@ from dptune.commands.shared.reading import recorded
 from dptune.runfile import form
 from dptune.runfile.record import RunRecord
 
+from .. import reading  # noqa: TID252 - tests are no installed package
+
+SMALL = Path(__file__).parents[1] / "rules" / "recorded" / "runs" / "same-order"
+
 
 @pytest.fixture(autouse=True)
 def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -42,7 +46,7 @@ def test_one_section_is_printed_alone(traces: Path, capsys: pytest.CaptureFixtur
 
 
 def test_a_section_with_nothing_to_show_is_named(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["report", "--section", "inferred", str(ACCUMULATION)]) == 0
+    assert main(["report", "--section", "inferred", "--no-cache", str(SMALL)]) == 0
     printed = capsys.readouterr()
     assert printed.out == ""
     assert "dptune: nothing to show in this report: inferred" in printed.err
@@ -69,7 +73,7 @@ def test_tokens_samples_and_a_price_are_taken_from_the_command_line(
 
 
 def test_samples_of_a_recorded_loader_win_and_a_line_says_so(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["report", str(ACCUMULATION), "--section", "efficiency", "--samples-per-step", "999"]) == 0
+    assert main(["report", str(SMALL), "--no-cache", "--section", "efficiency", "--samples-per-step", "999"]) == 0
     printed = capsys.readouterr()
     assert "--samples-per-step 999 is ignored: the recorded DataLoader shows " in printed.err
     assert "999" not in printed.out
@@ -233,7 +237,14 @@ ACCUMULATION = Path(__file__).parents[2] / "sample_traces" / "accumulation_witho
 
 
 @pytest.fixture
-def script(tmp_path: Path) -> Path:
+def once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The sample is read once for all tests that ask for a patch."""
+    report = reading.sample(ACCUMULATION.name)[1]
+    monkeypatch.setattr("dptune.commands.report.report_of", lambda paths, **how: report)
+
+
+@pytest.fixture
+def script(tmp_path: Path, once: None) -> Path:
     """The lines of a script that the sample's facts name, as old as can be: line 65 and the three after it."""
     path = tmp_path / "train.py"
     path.write_text("\n" * 64 + "l = DataLoader(d, 128)\n\nm = DDP(n)\no = AdamW(m.parameters())\n", encoding="utf-8")
@@ -299,6 +310,7 @@ def test_a_script_that_was_written_after_the_run_is_named(script: Path, capsys: 
         (["--advice", "DP102"], "--advice requires --patch", "add it, or leave --advice out"),
     ],
 )
+@pytest.mark.usefixtures("once")
 def test_advice_that_cannot_be_chosen(
     words: list[str], message: str, hint: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

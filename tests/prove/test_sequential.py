@@ -23,8 +23,8 @@ def apart_by(a, b, level):
     if runs < PAIRED:
         every = (b[:, :, None] - a[:, None, :]).reshape(len(a), runs * runs)
         return np.sort(every, axis=1), verdict.critical_wins(runs, runs, level)
-    one, other = np.triu_indices(runs)
-    return np.sort(((b - a)[:, one] + (b - a)[:, other]) / 2, axis=1), signed_ranks.critical_wins(runs, level)
+    (one, other), more = np.triu_indices(runs), b - a
+    return np.sort((more[:, one] + more[:, other]) / 2, axis=1), signed_ranks.critical_wins(runs, level)
 
 
 def decided(difference, alike, together=0.0):
@@ -46,7 +46,7 @@ def decided(difference, alike, together=0.0):
         compared = [apart_by(one[:, :runs], two[:, :runs], LEVEL_OF_A_TEST) for one, two in zip(a, b, strict=True)]
         apart, needed = [own for own, _ in compared], compared[0][1]
         pairs, wins = apart[0].shape[1], [(own > 0).sum(axis=1) for own in apart]
-        middle = [np.median(own, axis=1) for own in apart]
+        middle = [(own[:, (pairs - 1) // 2] + own[:, pairs // 2]) / 2 for own in apart]  # they are ascending
         hit = [(own >= needed) | (pairs - own >= needed) for own in wins]
         allowed = (apart[0][:, -needed] <= middle[1]) & (middle[1] <= apart[0][:, needed - 1])
         hit = open_ & (hit[0] | (hit[1] & allowed & (middle[0] * middle[1] > 0)))

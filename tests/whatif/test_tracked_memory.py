@@ -24,6 +24,7 @@ from .. import in_process  # noqa: TID252 - tests are no installed package
 
 torch = pytest.importorskip("torch", reason="the trackers are torch's")
 
+WITHOUT_COMPILER = Path(__file__).parents[1] / "without_compiler"  # which trackers need not
 RUN = Path(__file__).parent / "runs" / "wide-layers-ddp"
 TRAIN = Path(__file__).parents[1] / "benchmarks" / "memory_train.py"
 COUNTED = Path(__file__).parents[1] / "benchmarks" / "results" / "memory.json"
@@ -48,7 +49,9 @@ def answers(recorded):
         {"optimizer.name": "sgd"},
     ]
     predictions = [predict_memory(*recorded, changes) for changes in sets]
-    found = tracked(predictions, MODEL, *recorded)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("PYTHONPATH", str(WITHOUT_COMPILER))
+        found = tracked(predictions, MODEL, *recorded)
     return {tuple(prediction.changes): prediction for prediction in found}
 
 
@@ -218,7 +221,8 @@ def test_a_function_that_is_not_there(function):
         check(function)
 
 
-def test_a_process_that_dies(tmp_path):
+def test_a_process_that_dies(tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(WITHOUT_COMPILER))
     (tmp_path / "model.py").write_text("import os\nos._exit(3)\n")
     (found,) = track([TrackedMemoryRequest(f"{tmp_path / 'model.py'}:build", 2, (2,), sharded=False)])
     assert "exited with status 3" in found.why

@@ -4,7 +4,8 @@ Importing torch takes 2 s of a core, and the first optimizer or DDP 1.4 s more: 
 leave some functions uncompiled, as they are without it. Here an object answers for torch._dynamo that leaves functions
 as they are, and one for torch.export. Whoever asks them for anything else, or imports what is in them, gets the real
 ones. Operators on meta tensors, 0.7 s, are registered with the first import of what computes with them, sharded tensors
-among them. Garbage is not collected while torch is imported, nor at the exit of the process, 0.3 s.
+among them; these read the compiler's configuration, which is loaded alone. Garbage is not collected while torch is
+imported, nor at the exit of the process, 0.3 s.
 tests/capture/test_kinds.py runs scripts without any of this.
 """
 
@@ -15,7 +16,8 @@ import importlib.util
 import sys
 import types
 
-COMPILER, EXPORT, META = "torch._dynamo", "torch.export", "torch._meta_registrations"
+COMPILER, CONFIG = "torch._dynamo", "torch._dynamo.config"
+EXPORT, META = "torch.export", "torch._meta_registrations"
 NEED_META = ("torch.distributed.tensor", "torch.distributed.fsdp", COMPILER, EXPORT, "torch._inductor")
 
 
@@ -26,6 +28,8 @@ class _AroundTorch:
         if name in NEED_META and META in sys.modules and sys.modules[META].__spec__ is None:
             del sys.modules[META]
             importlib.import_module(META)
+            if isinstance(sys.modules.get(COMPILER), _Compiler):
+                sys.modules[COMPILER].load_configuration()
         if name != "torch" or name in sys.modules:
             return None
         sys.meta_path.remove(self)
@@ -65,6 +69,8 @@ class _Part(types.ModuleType):
         root, *parts = self.__name__.removeprefix("torch.").split(".")
         if isinstance(sys.modules.get(f"torch.{root}"), _Part):
             del sys.modules[f"torch.{root}"]
+            if root == "_dynamo":
+                sys.modules.pop(CONFIG, None)
         real = importlib.import_module(f"torch.{root}")
         for part in parts:
             real = getattr(real, part)
@@ -80,6 +86,13 @@ class _Compiler(_Part):
         self.utils.get_optimize_ddp_mode = lambda: "ddp_optimizer"
         self.trace_rules = _Part(f"{COMPILER}.trace_rules")
         self.trace_rules.clear_lru_cache = lambda: None
+
+    def load_configuration(self):
+        """Load the file of the configuration, in which `import torch._dynamo.config` then imports nothing else."""
+        file = importlib.util.find_spec("torch").submodule_search_locations[0] + "/_dynamo/config.py"
+        spec = importlib.util.spec_from_file_location(CONFIG, file)
+        sys.modules[CONFIG] = self.config = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(self.config)
 
 
 atexit.register(gc.freeze)

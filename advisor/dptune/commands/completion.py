@@ -18,7 +18,6 @@ import argcomplete
 from argcomplete.completers import BaseCompleter, FilesCompleter
 from argcomplete.shell_integration import shellcode
 
-from dptune.advise import packs
 from dptune.commands.export import CHOSEN_RANKS, RANK_CHOICES
 from dptune.commands.shared.engine import CHOICES
 from dptune.commands.shared.gate_formats import FORMATS, OUTPUT
@@ -74,10 +73,9 @@ class _Names(BaseCompleter):
         if action.metavar == OUTPUT:
             return [f"{before}={file}" for file in FilesCompleter()(after)]
         if action.dest in _OF_RULES:
-            rules = [loaded.rule for loaded in packs.load_packs()]
-            return [rule.name if prefix[:1].islower() else rule.code for rule in rules]
+            return _rules(by_name=prefix[:1].islower())
         if action.dest in _OF_CHANGES:
-            return [*(loaded.rule.code for loaded in packs.load_packs()), *KNOBS]
+            return [*_rules(), *KNOBS]
         if isinstance(action.metavar, str) and action.metavar in _CHOICES:
             return _CHOICES[action.metavar]
         if action.dest in _OF_RECORDINGS:
@@ -92,3 +90,10 @@ def _values(name: str) -> tuple[str, ...]:
     if found is None:
         return ()
     return found.choices or (("true", "false") if found.kind is bool else ())
+
+
+def _rules(*, by_name: bool = False) -> list[str]:
+    from dptune.advise.packs import load_packs  # most of what a Tab would take
+
+    rules = [loaded.rule for loaded in load_packs()]
+    return [rule.name if by_name else rule.code for rule in rules]

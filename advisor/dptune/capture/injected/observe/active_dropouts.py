@@ -20,7 +20,7 @@ from torch.nn import functional
 
 from dptune.capture.injected.observe.places import Places, is_the_users, users_line
 from dptune.capture.injected.observe.training_mode import is_collecting
-from dptune.capture.injected.observe.validation import definition, tree_of
+from dptune.capture.injected.observe.validation import source_of
 from dptune.capture.injected.observe.wrapped_operators import WrappedOperators
 from dptune.runfile.training_mode import ActiveDropoutFacts
 
@@ -96,7 +96,7 @@ def _callers(frame: FrameType | None, most: int = 12) -> Iterator[str]:
 
 def _heeds_mode(frame: FrameType, operator: str) -> bool:
     """Whether the mode decides about the call or its probability, in the function or the modules that call it."""
-    body = _body(frame)
+    body = source_of(frame.f_code)
     module = frame.f_locals["self"]
     if body is None or type(module).train is not nn.Module.train:
         return True
@@ -139,17 +139,12 @@ def _argument_decides(frame: FrameType, operator: str) -> bool:
     code = frame.f_code
     arguments = {*code.co_varnames[1 : code.co_argcount + code.co_kwonlyargcount]}
     around = [_condition(node) for node in _conditions(frame) if _is_around(node, frame.f_lineno)]
-    read = [*around, *_probabilities(_body(frame), frame, operator)]
+    read = [*around, *_probabilities(source_of(frame.f_code), frame, operator)]
     return any(node.id in arguments for each in read for node in ast.walk(each) if _is_name(node))
 
 
-def _body(frame: FrameType) -> ast.AST | None:
-    code = frame.f_code
-    return definition(tree_of(code.co_filename), code.co_name, code.co_firstlineno)
-
-
 def _conditions(frame: FrameType) -> Iterator[ast.If | ast.IfExp | ast.BoolOp]:
-    body = _body(frame)
+    body = source_of(frame.f_code)
     for node in ast.walk(body) if body is not None else ():
         if isinstance(node, (ast.If, ast.IfExp, ast.BoolOp)):
             yield node

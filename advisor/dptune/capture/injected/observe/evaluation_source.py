@@ -8,17 +8,22 @@ the files read can change the mode of a module, and the model is not given to a 
 from __future__ import annotations
 
 import ast
-import inspect
 import linecache
 import re
 from collections.abc import Callable, Mapping
-from types import FrameType, FunctionType, MethodType
+from types import FrameType
 from typing import Any
 
 from torch.utils.data import DataLoader
 
 from dptune.capture.injected.observe.places import is_the_users, users_place
-from dptune.capture.injected.observe.validation import definition, loops_around, scope_of_call, tree_of, value_of
+from dptune.capture.injected.observe.validation import (
+    loops_around,
+    scope_of_call,
+    script_function,
+    source_of,
+    value_of,
+)
 
 _FUNCTIONS = 60  # that are read in all
 _CHANGES_MODE = re.compile(r"\beval\b|\.train\(\s*[^)\s]|\btraining\b|\bevaluating\b")
@@ -75,23 +80,22 @@ def _read_call(call: ast.Call, scope: Scope, file: str, search: _Search, *, off:
     if off and over and id(found) in search.around:
         search.found = search.found or users_place(file, call.lineno)
         return
-    called = found.__func__ if isinstance(found, MethodType) else found
-    called = inspect.unwrap(called) if callable(called) else called
-    if not isinstance(called, FunctionType) or not is_the_users(called.__code__.co_filename):
+    function = script_function(found)
+    if function is None:
         given = any(id(value_of(arg, scope)) in search.around for arg in call.args)
-        search.hidden = search.hidden or (given and not _is_torchs(called))
+        search.hidden = search.hidden or (given and not _is_torchs(found))
         return
-    code = called.__code__
+    code = function.__code__
     if code in search.seen or len(search.seen) >= _FUNCTIONS or search.collects(code.co_name):
         return
     search.seen.add(code)
     search.files.add(code.co_filename)
-    node = definition(tree_of(code.co_filename), code.co_name, code.co_firstlineno)
+    node = source_of(code)
     if node is not None:
         decorators = " ".join(map(ast.unparse, getattr(node, "decorator_list", [])))
         off = off or bool(_WITHOUT_GRADIENTS.search(decorators))
         body = ast.Module(node.body, [])  # type: ignore[attr-defined]
-        _read(body, scope_of_call(call, found, called, scope), code.co_filename, search, off=off, over=over)
+        _read(body, scope_of_call(call, found, function, scope), code.co_filename, search, off=off, over=over)
 
 
 def _is_torchs(called: Any) -> bool:
