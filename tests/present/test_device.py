@@ -177,6 +177,31 @@ def test_memory_that_is_not_known_is_one_reason_and_what_is_known_beside_it(repo
     assert said.endswith("Each step allocates 2.00 KiB in 7 allocations (rank 0, detailed window).")
 
 
+@pytest.mark.parametrize(
+    ("growth", "least", "words"),
+    [
+        (0, None, "As much is allocated at the end of a step as at the end of the step before (median)."),
+        (
+            2**20,
+            None,
+            "At the end of a step, 1.00 MiB more is allocated than at the end of the step before (median); with fewer "
+            "than 4 consecutive steps this does not show a leak.",
+        ),
+        (2**20, 0, "than at the end of the step before (median), but not in every step."),
+        (2**20, 2**19, "than at the end of the step before (median), in every step."),
+        (-(2**20), None, "1.00 MiB less is allocated than at the end of the step before (median)."),
+    ],
+)
+def test_growth_says_between_which_moments_and_whether_it_may_be_a_leak(
+    report: Report, growth: int, least: int | None, words: str
+) -> None:
+    known = {"window": "detailed", "allocations_per_step": 7, "allocated_bytes_per_step": 2048}
+    known |= {"growth_bytes_per_step": growth} | ({} if least is None else {"least_growth_bytes": least})
+    figures = MemoryFigures.only("nobody counted", rank=0, device="cpu", **known)
+    said = section(text(with_figures(report, memory=[figures])), "Memory")
+    assert said.endswith(words)
+
+
 def test_what_is_missing_altogether_says_why(foreign: Report) -> None:
     page = text(foreign)
     for title in ("Kernels", "Memory"):
