@@ -203,7 +203,7 @@ def _steps(measured: Measured) -> Iterator[Finding]:
     if steps.basis != "profiler_step":
         explanation, doubt = _UNMARKED[steps.basis]
         alike = f"{100 * steps.similarity:.0f} %"
-        text = f"no ProfilerStep marks the steps: {explanation}; they share {alike} of their operations{doubt}"
+        text = f"no ProfilerStep marks the steps: {explanation}; {alike} of their operations are the same{doubt}"
         yield Finding(code="steps-unmarked", level="info", text=text)
     if steps.without_work:
         some, their = ("step", "its") if steps.without_work == 1 else ("steps", "their")
