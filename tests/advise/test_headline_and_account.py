@@ -80,8 +80,8 @@ def test_of_any_account(hand_made, parts, device):
         (
             {"compute_ns": 61, "exposed_transfer_ns": 4, "exposed_waiting_ns": 2, "exposed_unsplit_ns": 26}
             | {"host_idle_ns": 7},
-            "Communication-bound: 4 % of each step is exposed communication, 2 % is waiting for late ranks, 26 % is one "
-            "or the other.",
+            "Communication-bound: 4 % of each step is exposed communication, 2 % is waiting for late ranks, 26 % is "
+            "one or the other.",
         ),
         (
             {"compute_ns": 61, "exposed_transfer_ns": 2, "exposed_waiting_ns": 4, "exposed_unsplit_ns": 26}

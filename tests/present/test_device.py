@@ -93,8 +93,8 @@ def test_copies_say_how_fast_whether_they_block_and_where(full: Report) -> None:
     assert "Call sites (per step of rank 1), most time first:" in said
     # read from the 3 steps of the detailed window: 6 blocking calls and 1.5 ms, over 3
     assert (
-        "device to host pageable: aten::item in Net_0 by train.py(31): step, 2 blocking copies of 4 bytes in every step "
-        "(0.50 ms)" in said
+        "device to host pageable: aten::item in Net_0 by train.py(31): step, 2 blocking copies of 4 bytes in every "
+        "step (0.50 ms)" in said
     )
 
 
@@ -108,11 +108,14 @@ def test_of_a_copy_within_a_device_the_host_memory_does_not_apply(full: Report) 
     assert "[a] does not apply: copy within the device" in said
 
 
-@pytest.mark.parametrize(("window", "blocking", "told"), [
-    ("light", 4, "2 blocking copies of 4 bytes in every step (0.75 ms)"),
-    ("light", 1, "2 copies of 4 bytes in every step, 0.50 of them blocking (0.75 ms)"),
-    ("detailed", 4, "2 copies of 4 bytes in every step"),
-])
+@pytest.mark.parametrize(
+    ("window", "blocking", "told"),
+    [
+        ("light", 4, "2 blocking copies of 4 bytes in every step (0.75 ms)"),
+        ("light", 1, "2 copies of 4 bytes in every step, 0.50 of them blocking (0.75 ms)"),
+        ("detailed", 4, "2 copies of 4 bytes in every step"),
+    ],
+)
 def test_a_site_is_told_per_step_of_the_window_it_was_read_from(
     full: Report, window: str, blocking: int, told: str
 ) -> None:

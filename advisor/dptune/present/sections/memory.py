@@ -83,9 +83,7 @@ def _growth(figures: MemoryFigures) -> str:
     if not growth:
         return " As much is allocated at the end of a step as at the end of the step before (median)."
     sign = "more" if growth > 0 else "less"
-    more = (
-        f" At the end of a step, {data(abs(growth))} {sign} is allocated than at the end of the step before (median)"
-    )
+    more = f" At the end of a step, {data(abs(growth))} {sign} is allocated than at the end of the step before (median)"
     if growth < 0:
         return f"{more}."
     if least is None:
