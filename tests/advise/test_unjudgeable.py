@@ -8,6 +8,7 @@ from dptune.advise import disturbance
 from dptune.advise.unjudgeable import unjudgeable
 from dptune.finding import Finding
 from dptune.measure.steps.repeating import NO_BACKWARD
+from dptune.measure.steps.sources import NO_LAUNCHES
 
 
 def without_steps(why: str = "") -> list[Finding]:
@@ -40,6 +41,11 @@ def test_a_sure_risk_is_named_by_what_to_do_before_the_next_recording(make_advic
     assert unjudgeable(fault, []).next[1:] in said.next
     doubtful = unjudgeable(fault, [risk.model_copy(update={"confidence": "low"})])
     assert (doubtful.rule, "XX102" in doubtful.next) == ("", False)
+
+
+def test_steps_without_launches_need_a_recording_of_these_and_no_call_of_step() -> None:
+    said = unjudgeable(without_steps(f": no operation can be assigned to a step: {NO_LAUNCHES}"), []).next
+    assert said == "Record again with every activity of the profiler on, or with `dptune profile train.py`."
 
 
 def test_several_traces_are_not_named() -> None:

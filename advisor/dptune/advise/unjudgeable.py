@@ -13,6 +13,7 @@ from dptune.advise.sentence import sentence
 from dptune.advise.trust import NO_VERDICT, OF_TIMES
 from dptune.finding import Finding
 from dptune.measure.steps.repeating import NO_BACKWARD
+from dptune.measure.steps.sources import NO_LAUNCHES
 
 NO_DATA = "Not enough data"
 _LOSSES = (
@@ -96,6 +97,8 @@ def unjudgeable(
         remedy = _COPY_AGAIN
     if why[0].code == "steps-missing" and NO_BACKWARD in why[0].text and remedy == _REMEDIES["steps-missing"]:
         remedy = _INFERENCE
+    if NO_LAUNCHES in why[0].text and remedy == _REMEDIES["steps-missing"]:
+        remedy = _REMEDIES["device-events-missing"]
     if why[0].code == "steps-few" and inference:
         remedy = _INFERENCE_FEW
     remedy = remedy.replace("{path}", f"{shlex.quote(sources[0])} " if len(sources) == 1 else "")
