@@ -86,7 +86,7 @@ def test_of_any_account(hand_made, parts, device):
         (
             {"compute_ns": 61, "exposed_transfer_ns": 2, "exposed_waiting_ns": 4, "exposed_unsplit_ns": 26}
             | {"host_idle_ns": 7},
-            "Communication-bound or straggler-bound: 2 % of each step is exposed communication, 4 % waits for "
+            "Communication-bound or straggler-bound: 2 % of each step is exposed communication, 4 % is waiting for "
             "late ranks, 26 % is one or the other.",
         ),
         (
