@@ -40,6 +40,7 @@ class MemoryPrediction(Figures):
     )
     tracked_now_bytes: Figure[int] = Field(ABSENT, description="the same without the changes")
     phase: Figure[str] = Field(ABSENT, description="the phase of the step in which the peak is: forward, backward, ...")
+    now_phase: Figure[str] = Field(ABSENT, description="the phase in which the peak of the recorded run is")
     overhead_bytes: Figure[int] = Field(
         ABSENT, description="not tensors: the CUDA context, libraries, memory that the allocator holds unused"
     )

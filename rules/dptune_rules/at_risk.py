@@ -14,15 +14,15 @@ def results_at_risk(
     title: str,
     why: str,
     evidence: Iterable[Evidence],
-    watch: str,
+    remedy: str,
     subject: str,
     confidence: Confidence = "high",
     impact: Impact = "high",
-    remedy: str = "",
+    watch: str = "",
 ) -> Advice:
     """The advice of a rule about results; `subject` is what the fingerprint names.
 
-    `watch` is what to change, or, beside a `remedy` with its code, what the change does.
+    `remedy` is what to change in the script, `watch` what the change does beside that.
     """
     return Advice(
         rule=rule.code,

@@ -147,7 +147,8 @@ def test_low_confidence_is_said_in_next_and_makes_no_verdict(make_measured, make
 
 
 def test_what_threatens_the_results_heads_the_page(make_measured, make_advice):
-    risk = make_advice("XX102", kind="risk", saves=None, impact="high", numerics="changes", watch="Stop the run.")
+    risk = make_advice("XX102", kind="risk", saves=None, impact="high", numerics="changes", changes=[])
+    risk = risk.model_copy(update={"remedy": "Stop the run.", "watch": "The loss rises."})
     told = said(make_measured(), advice=ranked([make_advice(high=0.5), risk]))
     assert (told.rule, told.verdict) == ("XX102", "Something costs 10 % of a step.")
     assert told.next == "XX102: Stop the run. Details: `dptune rules explain XX102`."

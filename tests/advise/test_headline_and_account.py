@@ -75,18 +75,18 @@ def test_of_any_account(hand_made, parts, device):
         # Each of the parts of communication is less than what is idle, together they are more.
         (
             {"compute_ns": 61, "exposed_transfer_ns": 12, "exposed_waiting_ns": 9, "host_idle_ns": 18},
-            "Communication-bound: 12 % of each step is exposed communication, 9 % waits for late ranks.",
+            "Communication-bound: 12 % of each step is exposed communication, 9 % is waiting for late ranks.",
         ),
         (
             {"compute_ns": 61, "exposed_transfer_ns": 4, "exposed_waiting_ns": 2, "exposed_unsplit_ns": 26}
             | {"host_idle_ns": 7},
-            "Communication-bound: 4 % of each step is exposed communication, 2 % waits for late ranks, 26 % is one "
-            "or the other.",
+            "Communication-bound: 4 % of each step is exposed communication, 2 % is waiting for late ranks, 26 % is "
+            "one or the other.",
         ),
         (
             {"compute_ns": 61, "exposed_transfer_ns": 2, "exposed_waiting_ns": 4, "exposed_unsplit_ns": 26}
             | {"host_idle_ns": 7},
-            "Communication-bound or straggler-bound: 2 % of each step is exposed communication, 4 % waits for "
+            "Communication-bound or straggler-bound: 2 % of each step is exposed communication, 4 % is waiting for "
             "late ranks, 26 % is one or the other.",
         ),
         (

@@ -335,7 +335,7 @@ def test_steps_that_nothing_marks_say_what_tells_them_and_how_alike_they_are(mak
     told = judge(make_measured().model_copy(update={"steps": found}), [])
     assert told.level == "sound"
     assert said in text_of(told, "steps-unmarked")
-    assert "they share 97 % of their operations" in text_of(told, "steps-unmarked")
+    assert "97 % of their operations are the same" in text_of(told, "steps-unmarked")
     marked = StepsFigures(basis="profiler_step", by_rank={0: 5}, missing={"similarity": "marked"})
     assert "steps-unmarked" not in codes(judge(make_measured().model_copy(update={"steps": marked}), []))
 

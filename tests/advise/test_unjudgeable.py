@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
+
+from dptune.advise import disturbance
 from dptune.advise.unjudgeable import unjudgeable
 from dptune.finding import Finding
 from dptune.measure.steps.repeating import NO_BACKWARD
+from dptune.measure.steps.sources import NO_LAUNCHES
 
 
 def without_steps(why: str = "") -> list[Finding]:
@@ -24,6 +28,24 @@ def test_few_steps_of_inference_are_not_recorded_with_dptune_profile() -> None:
     assert said.startswith("This looks like inference")
     assert "dptune profile" not in said
     assert "`active`" in said
+
+
+@pytest.mark.parametrize("code", ["steps-few", disturbance.BUSY])
+def test_a_sure_risk_is_named_by_what_to_do_before_the_next_recording(make_advice, code: str) -> None:
+    fault = [Finding(code=code, level="unjudgeable", text="something is wrong")]
+    risk = make_advice("XX102", kind="risk", saves=None, numerics="changes", changes=[], confidence="medium")
+    risk = risk.model_copy(update={"remedy": "Copy the tensors."})
+    said = unjudgeable(fault, [risk])
+    assert said.rule == "XX102"
+    assert said.next.startswith("XX102: Copy the tensors. Then ")
+    assert unjudgeable(fault, []).next[1:] in said.next
+    doubtful = unjudgeable(fault, [risk.model_copy(update={"confidence": "low"})])
+    assert (doubtful.rule, "XX102" in doubtful.next) == ("", False)
+
+
+def test_steps_without_launches_need_a_recording_of_these_and_no_call_of_step() -> None:
+    said = unjudgeable(without_steps(f": no operation can be assigned to a step: {NO_LAUNCHES}"), []).next
+    assert said == "Record again with every activity of the profiler on, or with `dptune profile train.py`."
 
 
 def test_several_traces_are_not_named() -> None:

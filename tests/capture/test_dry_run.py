@@ -148,6 +148,17 @@ def test_a_recording_inside_a_recording_is_refused(place: Path) -> None:
     assert run(*DPTUNE, "rules", "list", cwd=place, env={"DPTUNE_CAPTURE": "{}"}).status == 0
 
 
+def test_a_recording_is_no_script_and_what_takes_it_is_named(place: Path) -> None:
+    recorded = place / "recorded"
+    recorded.mkdir()
+    (recorded / "run.json").write_text("{}")
+    done = profile("recorded", cwd=place)
+    assert done.stderr.splitlines() == [
+        "dptune: error: recorded is a recording, not a script",
+        "hint: `dptune report recorded` shows it, `dptune tune --run recorded` starts from it",
+    ]
+
+
 @pytest.mark.parametrize("case", REFUSED, ids=[name.replace(" ", "-") for name in REFUSED])
 @pytest.mark.parametrize("way", [(), ("--dry-run",)], ids=["", "dry-run"])
 def test_what_is_refused_is_one_sentence_and_a_hint(place: Path, case: str, way: tuple[str, ...]) -> None:

@@ -172,7 +172,8 @@ def test_a_sweep_that_fails_or_hangs_leaves_its_reason_and_the_recording(
     before = {file.name: file.read_bytes() for file in made.folder.iterdir() if file.name != "run.json"}
     outcome = run_links.find(made, started, quiet=True)
     assert why in outcome.unmeasured
-    assert outcome.lines == [f"links not measured: {outcome.unmeasured}"]
+    remedy = "to measure them, run `dptune links` on the same hosts"
+    assert outcome.lines == [f"links not measured: {outcome.unmeasured}; {remedy}"]
     assert reason(made) == outcome.unmeasured
     assert {file.name: file.read_bytes() for file in made.folder.iterdir() if file.name != "run.json"} == before
     assert form.read(made.folder / "run.json", RunRecord).ending.how == "complete"
@@ -190,7 +191,7 @@ def test_the_report_says_why_they_are_unknown(
     run_links.find(made, started, quiet=True)
     assert main(["report", "--full", "--no-cache", str(made.folder)]) == 0
     said = " ".join(capsys.readouterr().out.split())
-    assert "the links between ranks were not measured: rank 1: RuntimeError: no route to host" in said
+    assert "the links between ranks were not measured: rank 1: RuntimeError: no route to host; to measure them" in said
 
 
 @pytest.mark.parametrize("launcher", ["several nodes", "once per rank", "another host"])

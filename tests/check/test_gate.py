@@ -155,7 +155,7 @@ def test_the_run_that_can_be_judged_least_decides():
     gate = judge([report(), report(level="unjudgeable")], Terms())
     assert (gate.outcome, gate.trust.level) == ("unjudgeable", "unjudgeable")
     gate = judge([report().model_copy(update={"skipped": [Skipped(rule="DP103", reason="no links")]})], Terms())
-    assert gate.reservations == ["1 rule could not run on it (see `dptune report`)"]
+    assert gate.reservations == ["1 rule could not run (see `dptune report --section skipped`)"]
 
 
 def compared(outcome: str, ratio: float | None = None, high: float | None = None) -> Comparison:
@@ -273,7 +273,7 @@ def test_what_decides_nothing_fails_where_that_is_asked_for():
 def test_advice_that_gave_way_is_no_rule_that_could_not_run():
     aside = [Skipped.giving_way("DP101", "DP103 saves more"), Skipped(rule="DP201", reason="no links")]
     gate = judge([report().model_copy(update={"skipped": aside})], Terms())
-    assert gate.reservations == ["1 rule could not run on it (see `dptune report`)"]
+    assert gate.reservations == ["1 rule could not run (see `dptune report --section skipped`)"]
     assert [one.rule for one in gate.skipped] == ["DP101", "DP201"]
 
 

@@ -81,6 +81,16 @@ def test_a_name_that_git_knows_means_its_commit(runs: Path) -> None:
         resolved(["--all"])
 
 
+@pytest.mark.parametrize("name", ["ddp.bucket_cap_mb=1", "world_size=8", "env.OMP_NUM_THREADS=4"])
+def test_a_setting_without_its_option_is_not_taken_for_a_run(runs: Path, name: str) -> None:
+    with pytest.raises(UsageError, match=f"{name} is a setting, not a run") as refused:
+        resolved_singly([name])
+    assert refused.value.hint is not None
+    assert f"--set {name}" in refused.value.hint
+    (runs.parent / name).touch()
+    assert resolved([name]) == [name]
+
+
 def test_a_path_that_exists_wins_over_a_recording(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     name = "2026-11-22T10-00-00-eval"
     (runs.parent / name).touch()

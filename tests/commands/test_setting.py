@@ -175,7 +175,7 @@ def test_what_torch_could_not_count_with_is_refused(name: str, text: str) -> Non
         ("ddp.buckt_cap_mb", "did you mean 'ddp.bucket_cap_mb'?"),
         ("lr", "did you mean 'optimizer.lr'?"),
         ("workers", "did you mean 'loader.num_workers'?"),
-        ("bucket_size", "knobs: ddp.bucket_cap_mb, "),  # and not loader.batch_size
+        ("bucket_size", "`dptune rules knobs` lists the knobs (ddp.*, fsdp.*, loader.*, "),  # and not loader.batch_size
     ],
 )
 def test_a_name_that_is_none_gets_the_nearest(name: str, meant: str) -> None:

@@ -68,6 +68,7 @@ def run(
     torch: str | None = None,
     trust: str = "sound",
     codes: tuple[str, ...] = ("x",),
+    lost: str = "half is lost",
     remedy: str = "",
     device_name: str | None = None,
     numbers: tuple[int, ...] = (0,),
@@ -119,9 +120,7 @@ def run(
         dptune="0",
         run=RunSummary(sources=[name], recorded=recorded, torch=torch, command="python train.py" if facts else None),
         headline=Headline(verdict="", why="", next=remedy),
-        trust=Trust(
-            level=trust, findings=[Finding(code, trust, "half is lost") for code in codes] if trust != "sound" else []
-        ),
+        trust=Trust(level=trust, findings=[Finding(code, trust, lost) for code in codes] if trust != "sound" else []),
         advice=[],
         skipped=[],
         quiet=[],
@@ -331,10 +330,22 @@ def test_runs_that_cannot_be_judged_decide_nothing_and_are_named_with_the_reason
     a = [run(f"a{n}", 100 + n, **(lost if n in (1, 2) else {})) for n in range(4)]
     b = [run(f"b{n}", 300 + n, **(lost if n == 3 else {})) for n in range(4)]
     found = compared(a, b)
-    reason = "a1 (A), a2 (A), b3 (B): not reliable enough: half is lost"
+    reason = "not reliable enough: a1 (A), a2 (A), b3 (B): half is lost"
     assert (found.verdict.outcome, found.verdict.reason) == ("inconclusive", reason)
     told = build_comparison(Sides(a, b)).headline
     assert (told.verdict, told.next) == (f"Inconclusive: {reason}.", "Record with CUDA.")
+
+
+def test_one_fault_of_several_runs_is_described_once_though_its_figures_differ() -> None:
+    lost = {"trust": "unjudgeable"}
+    a, b = ([run(f"{side}{n}", 100 + n + 10 * ord(side), lost=f"{n} % is lost", **lost) for n in (1, 2)] for side in "ab")
+    reason = compared(a, b).verdict.reason
+    assert reason == (
+        "not reliable enough: a1 (A), a2 (A), b1 (B), b2 (B): 1 % is lost (as in a1 (A); the others are similar)"
+    )
+    comparison = build_comparison(Sides(a, b))
+    page = " ".join("".join(span.text for span in line) for line in lines(comparison, 120))
+    assert page.count("not reliable enough") == 1
 
 
 @pytest.mark.parametrize(

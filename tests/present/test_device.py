@@ -93,8 +93,8 @@ def test_copies_say_how_fast_whether_they_block_and_where(full: Report) -> None:
     assert "Call sites (per step of rank 1), most time first:" in said
     # read from the 3 steps of the detailed window: 6 blocking calls and 1.5 ms, over 3
     assert (
-        "device to host pageable: aten::item in Net_0 by train.py(31): step, 2 copies of 4 bytes in every step, "
-        "2 of them blocking (0.50 ms)" in said
+        "device to host pageable: aten::item in Net_0 by train.py(31): step, 2 blocking copies of 4 bytes in every "
+        "step (0.50 ms)" in said
     )
 
 
@@ -108,11 +108,20 @@ def test_of_a_copy_within_a_device_the_host_memory_does_not_apply(full: Report) 
     assert "[a] does not apply: copy within the device" in said
 
 
-@pytest.mark.parametrize(("window", "told"), [("light", "2 of them blocking (0.75 ms)"), ("detailed", "in every step")])
-def test_a_site_is_told_per_step_of_the_window_it_was_read_from(full: Report, window: str, told: str) -> None:
+@pytest.mark.parametrize(
+    ("window", "blocking", "told"),
+    [
+        ("light", 4, "2 blocking copies of 4 bytes in every step (0.75 ms)"),
+        ("light", 1, "2 copies of 4 bytes in every step, 0.50 of them blocking (0.75 ms)"),
+        ("detailed", 4, "2 copies of 4 bytes in every step"),
+    ],
+)
+def test_a_site_is_told_per_step_of_the_window_it_was_read_from(
+    full: Report, window: str, blocking: int, told: str
+) -> None:
     """Two light steps of rank 1; of the detailed window nothing says how many there are."""
     copy = full.measured.copies[0]
-    site = copy.sites[0].model_copy(update={"window": window, "blocking_calls": 4})
+    site = copy.sites[0].model_copy(update={"window": window, "blocking_calls": blocking})
     ranks = list(full.measured.ranks)
     device = ranks[1].devices[0]
     steps = [device.steps[0], device.steps[0].model_copy(update={"number": 4})]
@@ -175,6 +184,31 @@ def test_memory_that_is_not_known_is_one_reason_and_what_is_known_beside_it(repo
     assert "cuda" not in amd
     said = section(text(with_figures(report, memory=[cpu])), "Memory")
     assert said.endswith("Each step allocates 2.00 KiB in 7 allocations (rank 0, detailed window).")
+
+
+@pytest.mark.parametrize(
+    ("growth", "least", "words"),
+    [
+        (0, None, "As much is allocated at the end of a step as at the end of the step before (median)."),
+        (
+            2**20,
+            None,
+            "At the end of a step, 1.00 MiB more is allocated than at the end of the step before (median); with fewer "
+            "than 4 consecutive steps this does not show a leak.",
+        ),
+        (2**20, 0, "than at the end of the step before (median), but not in every step."),
+        (2**20, 2**19, "than at the end of the step before (median), in every step."),
+        (-(2**20), None, "1.00 MiB less is allocated than at the end of the step before (median)."),
+    ],
+)
+def test_growth_says_between_which_moments_and_whether_it_may_be_a_leak(
+    report: Report, growth: int, least: int | None, words: str
+) -> None:
+    known = {"window": "detailed", "allocations_per_step": 7, "allocated_bytes_per_step": 2048}
+    known |= {"growth_bytes_per_step": growth} | ({} if least is None else {"least_growth_bytes": least})
+    figures = MemoryFigures.only("nobody counted", rank=0, device="cpu", **known)
+    said = section(text(with_figures(report, memory=[figures])), "Memory")
+    assert said.endswith(words)
 
 
 def test_what_is_missing_altogether_says_why(foreign: Report) -> None:

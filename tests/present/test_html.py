@@ -156,7 +156,7 @@ def test_a_link_to_the_page_shows_the_rates_and_the_verdict(report: Report) -> N
     whole = read(page_of("accumulation_without_no_sync"))
     (described,) = [had["content"] for tag, had in whole.seen if tag == "meta" and had.get("name") == "description"]
     assert described == (
-        "72.1 ms/step, 14,200 samples/s. 21 % of each step is exposed communication, 10 % waits for late ranks."
+        "72.1 ms/step, 14,200 samples/s. 21 % of each step is exposed communication, 10 % is waiting for late ranks."
     )
     evil = report.headline.model_copy(update={"verdict": EVIL})
     (tag,) = re.findall(r'<meta name="description".*', page(report.model_copy(update={"headline": evil})))

@@ -16,6 +16,10 @@ from PIL import Image, ImageStat
 from dptune.advice import Report
 from dptune.measure.lanes import Lane, Piece, StepLanes
 from dptune.present.html import RunDetails, page
+from dptune.present.html.document import document
+from dptune.present.html.markup import Section
+from dptune.present.html.tables import table
+from dptune.present.table import Column
 
 from .. import reading  # noqa: TID252 - tests are no installed package
 from .test_html import EVIL, LANES, page_of, whole_page
@@ -218,6 +222,16 @@ def test_a_click_on_a_header_sorts_its_table(found_in_sample: list[Any]) -> None
     assert names == sorted(names, reverse=True)
     assert states[0] == "descending"
     assert set(states[1:]) == {None}
+
+
+def test_a_long_table_is_cut_on_paper_and_says_so(chromium: list[str], tmp_path: Path) -> None:
+    rows = [[f"row {number}"] for number in range(1_000)]
+    file, paper = tmp_path / "long.html", tmp_path / "long.pdf"
+    file.write_text(
+        document("long", [], [Section("ranks", "Ranks", "Ranks", table([Column("rank")], rows, "Ranks"))], "")
+    )
+    opened(chromium, file, f"--print-to-pdf={paper}", "--no-pdf-header-footer")
+    assert 1 <= len(re.findall(rb"/Type\s*/Page\b", paper.read_bytes())) <= 2
 
 
 def test_it_prints(chromium: list[str], recorded: Path) -> None:

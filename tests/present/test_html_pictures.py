@@ -29,7 +29,8 @@ from dptune.present.html.communication import hidden_and_exposed, links
 from dptune.present.html.kernels import kernel_classes
 from dptune.present.html.ranks import lateness, ranks
 from dptune.present.html.steps import history
-from dptune.present.html.tables import rank_table, sorted_by, table
+from dptune.present.html.style import CSS
+from dptune.present.html.tables import TALL, rank_table, sorted_by, table
 from dptune.present.html.timeline import timeline
 from dptune.present.sections.overlap import named_rows
 from dptune.present.table import Column
@@ -119,6 +120,8 @@ def test_only_a_long_table_scrolls_inside_the_page_and_says_so(rows: int, scroll
     written = table([Column("rank", right=True)], [[str(row)] for row in range(rows)], "Ranks")
     assert ('class="scroll table tall"' in written) is scrolls
     assert ("Scroll for all 25 rows." in written) is scrolls
+    assert ("The first 24 of 25 rows." in written) is scrolls
+    assert f"nth-child(n+{TALL + 1})" in CSS  # printed without the rest
 
 
 def test_the_busiest_streams_are_drawn_where_they_are_many() -> None:

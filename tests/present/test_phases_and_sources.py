@@ -97,7 +97,7 @@ def test_phases_are_shares_of_the_step_and_the_host_of_its_own_time(told: Report
     assert "[a] not measured: it was not recorded" in rows
     assert "all_reduce default_pg backward 8 9.0 % 21.0 % 30.0 %" in rows  # 16 calls in a step of each of two ranks
     said = " ".join(rows)
-    assert "Compute-to-communication ratio: 2.00." in said
+    assert "Compute-to-communication ratio, waiting included: 2.00." in said
     assert "Compute takes 1.23x as long when overlapped with communication (1,138 matched operations)." in said
 
 

@@ -52,7 +52,7 @@ def explained(limits: dict[str, float]) -> str:
 
 def test_a_rule_is_explained_under_its_own_headings() -> None:
     page = explained({})
-    assert page.startswith("DP999 slow-thing\nsomething is slow\n")
+    assert page.startswith("DP999 slow-thing\nSomething is slow.\n")
     assert "\nWhat it measures\n  The share of `thing` in the step, on every rank.\n" in page
     assert "  - first cause goes on\n  - second cause\n" in page
     assert "    if slow:\n        faster()\n" in page

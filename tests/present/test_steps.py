@@ -20,9 +20,9 @@ def said(report, found: StepsFigures | None, **times: object) -> str:
         ("profiler_step", "marked by the profiler."),
         (
             "optimizer",
-            "from the end of one optimizer step to the end of the next. They share 98.7 % of their operations.",
+            "from the end of one optimizer step to the end of the next. 98.7 % of their operations are the same.",
         ),
-        ("repeating", "repetitions in the order of operations, since nothing marks steps. They share 98.7 % of their"),
+        ("repeating", "repetitions in the order of operations, since nothing marks steps. 98.7 % of their operations are"),
     ],
 )
 def test_what_tells_the_steps(report, basis, words):

@@ -97,8 +97,35 @@ async def test_keys_are_those_of_what_is_shown(recorded: tuple[Run, Report], mon
         assert "s Sort" not in flat(seen)
         seen = await see(pilot, "s Sort", "m")
         assert "Next late" not in seen
-        assert "Rank 14" not in seen
-        await see(pilot, "rank 0, around step", "enter")
+        await see(pilot, "rank 14, around step", "enter")
+
+
+async def test_the_table_is_at_the_rank_of_the_map_and_the_map_at_that_of_the_table(
+    recorded: tuple[Run, Report], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planted, report = recorded
+    monkeypatch.setattr(rank_table, "_MOST_IN_TABLE", 8)
+    async with ReportApp(report, planted).run_test(size=SMALL) as pilot:
+        await see(pilot, "Rank 14 on gpu3", "3")
+        assert re.search(r"│\W*14 .* gpu3", await see(pilot, "s Sort", "m")), "its row is scrolled to"
+        await see(pilot, "Rank 13 on gpu3", "up", "m")
+
+
+async def test_a_map_that_is_taller_than_its_frame_opens_at_the_latest_rank(
+    recorded: tuple[Run, Report], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planted, report = recorded
+    monkeypatch.setattr(rank_table, "_MOST_IN_TABLE", 8)
+    many = lags(2_000)
+    many[1_500] = many[1_500].model_copy(update={"lag_ns": 3_000_000, "steps_ns": [3_000_000]})
+    found = report.measured.outliers.model_copy(update={"ranks": many})
+    ranks = [
+        rank.model_copy(update={"host": None, "missing": rank.missing | {"host": "the trace does not name it"}})
+        for rank in report.measured.ranks
+    ]
+    measured = report.measured.model_copy(update={"outliers": found, "ranks": ranks})
+    async with ReportApp(report.model_copy(update={"measured": measured}), planted).run_test(size=SMALL) as pilot:
+        assert "r1472-1503 " in await see(pilot, "Rank 1500: 3.00 ms of own delay", "3")
 
 
 async def test_a_run_of_few_ranks_has_no_map(report: Report) -> None:

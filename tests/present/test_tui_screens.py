@@ -22,7 +22,7 @@ from .test_tui import LARGE, SMALL, flat, see, settled
 
 SAMPLES = Path(__file__).parents[2] / "sample_traces"
 TABS = {
-    "1": "21 % of each step is exposed communication, 10 % waits for",
+    "1": "21 % of each step is exposed communication, 10 % is waiting for",
     "2": "high impact, high confidence: DP102 no-sync-missing",
     "3": "late ms by step",
     "4": "Collectives (traced times)",

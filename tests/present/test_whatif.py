@@ -1,6 +1,6 @@
 """The page of predictions: what it rests on, bounds, holes, and what a search found."""
 
-from dptune.predicted import BucketSize, Prediction, WhatIf
+from dptune.predicted import BucketSize, MemoryComponent, MemoryPrediction, Prediction, WhatIf
 from dptune.present.ink import paint
 from dptune.present.sections.whatif import page
 
@@ -153,3 +153,15 @@ def test_traces_are_recorded_before_a_change_is_verified():
         "--set ddp.no_sync=true"
     )
     assert "dptune verify traces" not in said
+
+
+def test_parts_of_two_peaks_name_the_phase_of_each():
+    parts = [MemoryComponent(name="activations", now_bytes=2**20, then_bytes=0)]
+    sizes = dict.fromkeys(("now_bytes", "peak_bytes", "low_bytes", "high_bytes"), 2**21)
+    peaks = {"phase": "optimizer", "now_phase": "backward"}
+    found = MemoryPrediction.only(
+        "not known", changes={"memory.checkpointing": True}, fits="unknown", components=parts, **sizes, **peaks
+    )
+    assert "at the peak then in optimizer now in backward" in text([], memory=[found])
+    same = found.model_copy(update={"phase": "backward"})
+    assert "at the peak in backward then now" in text([], memory=[same])

@@ -17,12 +17,16 @@ def test_switches_of_any_rank(ask, make_measured, make_facts):
         ("env.CUDA_LAUNCH_BLOCKING", "1", "0"),
     ]
     assert (advice.kind, advice.impact) == ("risk", "medium")
+    assert advice.remedy == "Turn off anomaly detection."
 
 
 def test_a_switch_that_is_on_whatever_it_is_set_to_can_only_be_taken_out(ask, make_measured, make_facts):
     (advice,) = ask("DP605", make_measured(), [make_facts(environment={"PYTORCH_NO_CUDA_MEMORY_CACHING": "0"})])
     assert advice.title.endswith("PYTORCH_NO_CUDA_MEMORY_CACHING=0")
-    assert advice.changes == []
+    assert (advice.changes, advice.remedy) == (
+        [],
+        "Unset PYTORCH_NO_CUDA_MEMORY_CACHING in the environment of the job.",
+    )
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,7 @@ def test_steps_without_gradients(ask, make_measured, make_facts):
     (advice,) = ask("DP304", make_measured(), [make_facts(discarded_gradients=discarded((1, 1), (1, 1), None))])
     assert advice.title == "Gradients of each backward pass are cleared before the optimizer uses them"
     assert "no weight is trained" in advice.why
-    assert advice.watch == "Call zero_grad after optimizer.step()."
+    assert advice.remedy == "Call zero_grad after optimizer.step()."
     assert advice.confidence == "high"
 
 

@@ -91,7 +91,7 @@ def test_hooks_that_steps_register_are_named_before_what_they_keep(ask, make_mea
         "Allocated memory grows by 1.5 MiB every step, kept by hooks that steps register and never remove (train.py:35)"
     )
     assert (advice.impact, str(advice.place)) == ("medium", "train.py:35")
-    assert advice.watch.startswith("Register the hooks once")
+    assert advice.remedy.startswith("Register the hooks once")
     facts.hooks = facts.hooks[1:]
     (advice,) = ask("DP802", make_measured(), [facts])
     assert "train.py:40" in advice.title

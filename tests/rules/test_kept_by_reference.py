@@ -18,7 +18,7 @@ def test_what_keeps_weights_and_what_reads_them(ask, make_measured, make_facts):
         "`self.weights` keeps weights of `Listener` without a copy (train.py:72): training changes them, and "
         "train.py:92 reads them later"
     )
-    assert "copy.deepcopy(model.state_dict())" in advice.watch
+    assert "copy.deepcopy(model.state_dict())" in advice.remedy
     assert (advice.kind, advice.impact, advice.confidence, advice.saves) == ("risk", "high", "high", None)
     assert advice.threatens_results
     assert [one.value for one in advice.evidence] == [8, 12, "train.py:92"]

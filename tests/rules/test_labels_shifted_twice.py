@@ -21,7 +21,7 @@ def test_the_share_of_targets_and_where_samples_come_from(ask, make_measured, ma
     )
     assert (advice.kind, advice.impact, advice.confidence, advice.threatens_results) == ("risk", "high", "high", True)
     assert [found.value for found in advice.evidence] == [pytest.approx(0.99), 0.002, 2, "collate (data.py:40)"]
-    assert "labels=input_ids" in advice.watch
+    assert "labels=input_ids" in advice.remedy
 
 
 @pytest.mark.parametrize(

@@ -116,25 +116,37 @@ def test_without_untraced_steps_the_profiler_may_be_the_cause(ask, hand_made, be
 
 
 @pytest.mark.parametrize(
-    ("known", "words"),
+    ("known", "words", "remedy"),
     [
-        ({}, "compile the model"),
-        ({"compiled": True}, "capture CUDA graphs"),  # the trace shows it, though nothing was recorded
+        ({}, "compile the model", "Compile the model, or give each kernel more to do."),
+        (
+            {"compiled": True},
+            "capture CUDA graphs",
+            "Capture CUDA graphs, or give each kernel more to do.",
+        ),  # the trace shows it, though nothing was recorded
         (
             {"first": 0.86},
             "86 % of that time is before one kernel, `cat_kernel`. The host then runs `aten::as_strided` (763",
+            "Find out what the script does before the launch of `cat_kernel`.",
         ),
         (
             {"first": 0.86, "of_optimizer": 0.44},
             "44 % of that time is before launches of SGD, which makes 440 of 1,467 launches, one tensor at a time.",
+            "Pass foreach=True or fused=True.",
         ),
-        ({"of_optimizer": 0.44, "each": False}, "compile the model"),
-        ({"of_optimizer": 0.08}, "compile the model"),  # 30 % of the launches, which are not what is waited for
+        (
+            {"of_optimizer": 0.44, "each": False},
+            "compile the model",
+            "Compile the model, or give each kernel more to do.",
+        ),
+        # 30 % of the launches, which are not what is waited for
+        ({"of_optimizer": 0.08}, "compile the model", "Compile the model, or give each kernel more to do."),
     ],
 )
-def test_the_remedy_is_for_what_is_waited_for(ask, hand_made, known, words):
+def test_the_remedy_is_for_what_is_waited_for(ask, hand_made, known, words, remedy):
     (advice,) = ask("DP601", run(hand_made, 0.4, launch_idle=waited(hand_made, **known)))
     assert words in advice.title
+    assert advice.remedy == remedy
     assert known.get("compiled", False) is ("compile the model" not in advice.title and "graphs" in advice.title)
     assert "before `cat_kernel`" in {one.label for one in advice.evidence}
     assert "while the host runs `aten::as_strided` (763 calls per step)" in {one.label for one in advice.evidence}

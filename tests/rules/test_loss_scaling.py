@@ -55,7 +55,7 @@ def test_fp16_autocast_without_a_scaler(ask, make_measured, make_facts):
     )
     assert (advice.kind, advice.impact, advice.confidence, advice.saves) == ("risk", "high", "medium", None)
     assert [one.value for one in advice.evidence] == ["cuda:float16", "none", 4, 2.9, "train.py:60", "train.py:64"]
-    assert "GradScaler" in advice.watch
+    assert "GradScaler" in advice.remedy
 
 
 @pytest.mark.parametrize(

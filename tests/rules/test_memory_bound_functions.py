@@ -41,7 +41,7 @@ def test_the_function_its_operators_and_sizes():
         "`si_sdr` (choir.py:36) spends 49 % of the step in memory-bound operators in 24 runs, with the backward "
         "pass: square 17 %, mul 10 %"
     )
-    assert advice.watch.startswith("Check whether its runs repeat results, ")
+    assert advice.remedy.startswith("Check whether its runs repeat results, ")
     assert (advice.impact, advice.confidence, advice.saves.basis) == ("medium", "low", "bound")
     assert (advice.saves.low_share, advice.saves.high_share) == (0, 0.49)
     labels = [(evidence.label, evidence.value) for evidence in advice.evidence]

@@ -25,7 +25,7 @@ def test_kept_gradients(said):
         "Gradients are not cleared between steps of AdamW (train.py:20): each step reuses old gradients"
     )
     assert (advice.kind, advice.impact, advice.confidence, advice.saves) == ("risk", "high", "high", None)
-    assert advice.watch.startswith(
+    assert advice.remedy.startswith(
         "Call optimizer.zero_grad() for each step before the backward pass (train.py:18); if"
     )
     (less_sure,) = said("DP305", kept=2)
@@ -36,9 +36,9 @@ def test_kept_gradients(said):
 def test_no_gradients(said):
     (advice,) = said("DP306", without=4, elsewhere=12, alike=True, sharded=True)
     assert advice.title == "AdamW (train.py:9) changes nothing: none of its parameters had a gradient"
-    assert (advice.confidence, advice.watch) == ("high", "Create the optimizer after the last fully_shard call.")
+    assert (advice.confidence, advice.remedy) == ("high", "Create the optimizer after the last fully_shard call.")
     (replaced,) = said("DP306", without=4, elsewhere=12)
-    assert (replaced.confidence, "after the model is complete" in replaced.watch) == ("high", True)
+    assert (replaced.confidence, "after the model is complete" in replaced.remedy) == ("high", True)
     (alone,) = said("DP306", without=4)
     assert (alone.confidence, alone.why) == (
         "medium",

@@ -20,7 +20,7 @@ def test_a_layer_that_was_replaced(ask, make_measured, make_facts):
     assert advice.why == (
         "The model got them in adapt (train.py:38) after the optimizer was made, so the optimizer does not know them."
     )
-    assert "add_param_group" in advice.watch
+    assert "add_param_group" in advice.remedy
     assert (advice.kind, advice.impact, advice.confidence, advice.saves) == ("risk", "high", "high", None)
 
 
@@ -28,7 +28,7 @@ def test_a_module_that_the_list_of_parameters_lacks(ask, make_measured, make_fac
     facts = make_facts(left_out=[missed(parameters=1, modules=["4"]), missed(modules=["4"], where="train.py:50")])
     (advice,) = ask("DP113", make_measured(), [facts])
     assert "1 parameter of layer `4` that" in advice.title
-    assert advice.watch.startswith("Pass them to the optimizer.")
+    assert advice.remedy.startswith("Pass them to the optimizer.")
     assert (advice.impact, advice.confidence) == ("high", "medium")
 
 
@@ -44,7 +44,7 @@ def test_layers_in_a_plain_list(ask, make_measured, make_facts):
         "its modules."
     )
     assert str(advice.place) == "net.py:27"
-    assert advice.watch.startswith("Make `Net.layers` an nn.ModuleList or nn.ModuleDict.")
+    assert advice.remedy.startswith("Make `Net.layers` an nn.ModuleList or nn.ModuleDict.")
     assert "net.py:27" in [evidence.value for evidence in advice.evidence]
 
 

@@ -172,6 +172,16 @@ def test_it_speaks_of_its_fault_before_anything_else_of_that_kind(code):
 
 
 @pytest.mark.parametrize("code", FAULTS)
+def test_a_risk_says_what_to_do_and_next_starts_with_that(code):
+    report = told(RUNS / FAULTS[code])
+    risks = [one for one in report.advice if one.kind == "risk"]
+    assert [one.rule for one in risks if not (one.remedy or one.changes)] == []
+    if first := next((one for one in risks if one.rule == report.headline.rule and one.remedy), None):
+        assert f"{first.remedy}" in report.headline.next
+        assert first.title not in report.headline.next
+
+
+@pytest.mark.parametrize("code", FAULTS)
 def test_it_is_quiet_where_the_fault_is_mended_and_has_looked(code):
     report = told(RUNS / f"{FAULTS[code]}-mended")
     assert code in report.quiet

@@ -36,7 +36,7 @@ def test_workers_ranks_and_epochs(ask, make_measured, make_facts):
     assert advice.title == (
         "Clips.rng (train.py:12) draws the same random numbers in 2 workers of a rank, on 2 ranks and in 3 epochs"
     )
-    assert "get_worker_info().dataset.rng = numpy.random.default_rng([torch.initial_seed(), rank])" in advice.watch
+    assert "get_worker_info().dataset.rng = numpy.random.default_rng([torch.initial_seed(), rank])" in advice.remedy
     assert (advice.kind, advice.impact, advice.confidence, advice.saves) == ("risk", "medium", "high", None)
     assert [one.value for one in advice.evidence] == [2, 2, 3, KIND, "train.py:12", "train.py:40"]
 
@@ -45,13 +45,13 @@ def test_workers_of_one_rank(ask, make_measured, make_facts):
     of_one = loader(generator((0, 0, "a"), (1, 0, "b"), (2, 0, "a"), kind="random.Random"), dataset="Subset")
     (advice,) = asked(ask, make_measured, make_facts, of_one, ddp=False)
     assert advice.title.endswith("the same random numbers in 2 workers of a rank")
-    assert "seed Clips.rng with torch.initial_seed() and the rank" in advice.watch
+    assert "seed Clips.rng with torch.initial_seed() and the rank" in advice.remedy
 
 
 def test_ranks_without_workers(ask, make_measured, make_facts):
     (advice,) = asked(ask, make_measured, make_facts, *[loader(generator((-1, 0, "a")), workers=0)] * 2)
     assert advice.title.endswith("draws the same random numbers on 2 ranks")
-    assert (advice.impact, "[seed, rank]" in advice.watch) == ("low", True)
+    assert (advice.impact, "[seed, rank]" in advice.remedy) == ("low", True)
 
 
 def test_one_worker_that_starts_anew_in_each_epoch(ask, make_measured, make_facts):

@@ -21,7 +21,7 @@ def test_what_reads_the_samples_and_what_holds_them(ask, make_measured, make_fac
     )
     assert (advice.kind, advice.impact, advice.confidence) == ("risk", "high", "medium")
     assert [(found.value, found.unit) for found in advice.evidence] == [(7, "of 8 in one batch"), ("Beats.beats", "")]
-    assert ".clone()" in advice.watch
+    assert ".clone()" in advice.remedy
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,7 @@ def test_lightning_steps_it_once_per_epoch(ask, make_measured, make_facts):
     assert advice.title == (
         "OneCycleLR (model.py:41) is built for 400 steps but advances once per epoch: 4 steps in the whole training"
     )
-    assert '"interval": "step"' in advice.watch
+    assert '"interval": "step"' in advice.remedy
     assert (advice.kind, advice.impact, advice.confidence, advice.saves) == ("risk", "high", "high", None)
     assert [one.value for one in advice.evidence] == [400, 400, 4, "model.py:41"]
 
@@ -48,7 +48,7 @@ def test_one_step_per_process(ask, make_measured, make_facts):
         "LambdaLR (train.py:60) is built for 279 optimizer steps (3 x 93 per epoch) but advances 2 steps in each: "
         "it ends after 140"
     )
-    assert "accelerator.num_processes" in advice.watch
+    assert "accelerator.num_processes" in advice.remedy
     assert [one.value for one in advice.evidence] == [2, 279, 93, 187, "train.py:60"]
 
 

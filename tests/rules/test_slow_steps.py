@@ -121,7 +121,7 @@ def test_two_periods_over_one_another_are_named_with_their_lines(ask, make_measu
     # what was found there, 600, is more than two thirds of that.
     assert checkpoint.saves.low_share == pytest.approx(0.8 * 625 / 1875)
     assert checkpoint.saves.high_share == pytest.approx(1.1 * 0.4324 * 1.04167 / (1 + 0.4324 * 0.04167), abs=1e-4)
-    assert "async_save" in checkpoint.watch
+    assert "async_save" in checkpoint.remedy
     why = "The mean step takes 74 ms, the median step 10 ms. All ranks wait for it. Most of it is at train.py:20."
     assert evaluation.why == why
     assert len({evaluation.fingerprint, checkpoint.fingerprint}) == 2
@@ -139,9 +139,9 @@ def test_evaluation_by_a_library_is_named_by_its_function(ask, make_measured, ma
     ]
     (advice,) = ask("DP703", make_measured(world=1), [make_facts(windows=[window])])
     assert advice.title == "`transformers.Trainer.evaluate` (train.py:9) adds 90 ms to one step in 5: 64 % of the time"
-    assert advice.watch == "Evaluate less often, on fewer samples, or in another job."
+    assert advice.remedy == "Evaluate less often, on fewer samples, or in another job."
     (advice,) = ask("DP703", make_measured(world=1), [make_facts(windows=[window], keeps_logits="train.py:7")])
-    assert "The Trainer (train.py:7) keeps all logits of the evaluation for `compute_metrics`: pass" in advice.watch
+    assert "The Trainer (train.py:7) keeps all logits of the evaluation for `compute_metrics`: pass" in advice.remedy
 
 
 def test_collecting_experience_is_part_of_the_method(ask, make_measured, make_facts):
@@ -197,7 +197,7 @@ def test_small_batches_of_evaluation_are_named(ask, make_measured, make_facts):
         own = run_of(make_facts, [(EVALUATION, every(5, 4, 200))])
         own.loaders = [training, held_out]
         (advice,) = ask("DP703", make_measured(world=1), [own])
-        assert advice.watch.count("Its loader (train.py:33) has `batch_size=1`, training 16") == many
+        assert advice.remedy.count("Its loader (train.py:33) has `batch_size=1`, training 16") == many
 
 
 @pytest.mark.parametrize(
@@ -242,7 +242,7 @@ def test_a_lock_or_a_wait_is_no_cause(ask, make_measured, make_facts, through, k
     waits = (("fit (train.py:60)",), {"through": through, "kind": kind}), every(5, 4, 40)
     (advice,) = ask("DP703", make_measured(world=1), [run_of(make_facts, [waits])])
     assert advice.title == "train.py:60 adds 40 ms to one step in 5: 44 % of the time"
-    assert advice.watch == ""
+    assert advice.remedy == ""
 
 
 def test_workers_that_a_training_library_starts_are_no_logging(ask, make_measured, make_facts):

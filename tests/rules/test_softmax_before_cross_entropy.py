@@ -19,7 +19,7 @@ def test_both_lines_and_the_lowest_loss(ask, make_measured, make_facts):
         "The cross-entropy loss (train.py:30) expects logits and gets softmax outputs (model.py:8): with 14 classes it "
         "cannot fall below 1.75"
     )
-    assert advice.watch.startswith("Return the logits, and apply softmax only where")
+    assert advice.remedy.startswith("Return the logits, and apply softmax only where")
     assert (advice.kind, advice.impact, advice.confidence, advice.saves) == ("risk", "high", "high", None)
     assert [one.value for one in advice.evidence] == [
         3,

@@ -22,7 +22,7 @@ def test_nothing_is_exchanged(ask, make_measured, make_facts):
     (advice,) = ask("DP108", make_measured(), ranks(make_facts, backward_where="train.py:20"))
     assert advice.title == ("2 ranks train 2 unrelated models: nothing averages gradients or parameters between them")
     assert (advice.kind, advice.impact, advice.confidence) == ("risk", "high", "high")
-    assert "dptune check --accept FILE --update-accepted" in advice.watch
+    assert "dptune check --accept FILE --update-accepted" in advice.remedy
     assert "train.py:20" in [one.value for one in advice.evidence]
 
 

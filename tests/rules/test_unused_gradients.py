@@ -24,7 +24,7 @@ def test_parameters_without_an_optimizer(ask, make_measured, make_facts):
         "optimizer updates: freeze them"
     )
     assert advice.why == "These gradients are computed, averaged over the ranks, and never used."
-    assert advice.watch == (
+    assert advice.remedy == (
         "Set requires_grad_(False) on them before DistributedDataParallel wraps the model. If they should be trained, "
         "pass them to the optimizer instead."
     )
@@ -46,7 +46,7 @@ def test_an_input_to_detach(ask, make_measured, make_facts):
         "parameter tensors that are zeroed before use"
     )
     assert str(advice.place) == "train.py:50"
-    assert advice.watch.startswith("Pass `tensor.detach()` there")
+    assert advice.remedy.startswith("Pass `tensor.detach()` there")
     # Through DDP each parameter is expected to get a gradient.
     (advice,) = ask(
         "DP109", make_measured(device="cpu"), run(make_facts, optimizer="a.py:1", entered_at="a.py:5", reduced=True)
@@ -61,7 +61,7 @@ def test_gradients_that_are_zeroed_before_their_optimizer_steps(ask, make_measur
         "The backward pass at train.py:52 computes gradients of 8 of 20 parameter tensors that are zeroed before use: "
         "freeze them in this pass"
     )
-    assert "`.module`" in advice.watch  # a forward pass through DDP expects a gradient of each
+    assert "`.module`" in advice.remedy  # a forward pass through DDP expects a gradient of each
 
 
 def test_a_gpu_pays_for_its_part_of_the_backward_compute(ask, make_measured, make_facts, hand_made):

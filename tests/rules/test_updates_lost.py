@@ -21,7 +21,7 @@ def test_the_line_that_makes_the_optimizer_and_the_share(ask, make_measured, mak
         "rounding loses the updates"
     )
     assert "2^-9" in advice.why
-    assert "torch.autocast" in advice.watch
+    assert "torch.autocast" in advice.remedy
     assert (advice.kind, advice.impact, advice.confidence, advice.saves) == ("risk", "high", "medium", None)
     assert [one.value for one in advice.evidence] == [0.88, 1000, 3, 5000, 1e-5, "train.py:32"]
 
@@ -39,7 +39,7 @@ def test_shards_are_counted_together(ask, make_measured, make_facts):
     ]
     (advice,) = ask("DP406", make_measured(), ranks)
     assert [one.value for one in advice.evidence][:3] == [0.5, 1200, 2]
-    assert "MixedPrecisionPolicy" in advice.watch
+    assert "MixedPrecisionPolicy" in advice.remedy
 
 
 @pytest.mark.parametrize(

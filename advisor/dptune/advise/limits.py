@@ -50,7 +50,7 @@ LATE = Limit(
     "{} of each step is spent in collectives that wait for the last rank to arrive",
     "exposed_waiting_ns",
 )
-_BOTH = "{} of each step is exposed communication, {} waits for late ranks"
+_BOTH = "{} of each step is exposed communication, {} is waiting for late ranks"
 INPUT = Limit("Input-bound", "{} of each step waits for the data loader", "input_idle_ns")
 _COPY = Limit("Copy-bound", "{} of each step waits for copies between memories", "copy_ns")
 _COPY_WITHIN = Limit("Copy-bound", "{} of each step is spent on copies within one device", "copy_ns")

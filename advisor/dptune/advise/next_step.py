@@ -9,10 +9,10 @@ from collections.abc import Collection, Sequence
 from dptune.advice import Advice, Change, Skipped
 from dptune.advise.costliest import costliest_function, most_compute, most_host_time
 from dptune.advise.limits import COMMUNICATION, IDLE, INPUT, LATE, UNSPLIT, Limit
+from dptune.advise.recording_again import UPDATE
 from dptune.advise.saving import expected_saving
 from dptune.advise.sentence import sentence
 from dptune.advise.straggler import LEAST_NAMED_SHARE, Straggler
-from dptune.advise.unjudgeable import UPDATE
 from dptune.finding import SCHEMA_NEWER, Finding
 from dptune.measured import Measured, StragglerFigures
 
@@ -33,7 +33,7 @@ def advised(advice: Advice, late: Straggler | None, step_ns: int | None) -> str:
     """What the advice is to do, with its rule; `late` is the rank that the others wait for, if there is one."""
     named = f"{advice.rule} (low confidence)" if advice.confidence == "low" else advice.rule
     if advice.threatens_results:
-        return f"{named}: {advice.remedy or advice.watch} Details: `dptune rules explain {advice.rule}`."
+        return f"{named}: {advice.remedy or sentence(advice.title)} Details: `dptune rules explain {advice.rule}`."
     if advice.changes:
         return f"{named}: {_change(advice, step_ns)}"
     if advice.remedy:

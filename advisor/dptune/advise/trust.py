@@ -18,6 +18,7 @@ from dptune.finding import Finding
 from dptune.measured import CUT_SHORT, Measured, RankFigures, StepsFigures, by_profiler, digits
 from dptune.rule import Rule
 from dptune.runfile.facts import Facts
+from dptune.runfile.links import unmeasured
 from dptune.runfile.record import LEAST_JUDGED_STEPS, RunRecord
 from dptune.trace.kineto.limitations import DAMAGED
 
@@ -72,7 +73,7 @@ def recording(record: RunRecord | None, facts: Sequence[Facts]) -> Iterator[Find
         text = f"{', '.join(record.unrecorded)} trained in a process that was not recorded: no figure includes it"
         yield Finding(code="process-unrecorded", level="info", text=text)
     if record is not None and record.links_unmeasured:
-        text = f"the links between ranks were not measured: {record.links_unmeasured}"
+        text = f"the links between ranks were not measured: {unmeasured(record.links_unmeasured)}"
         yield Finding(code="links-unmeasured", level="info", text=text)
     if record is None or (record.ending.how == "complete" and not facts):
         return
@@ -202,7 +203,7 @@ def _steps(measured: Measured) -> Iterator[Finding]:
     if steps.basis != "profiler_step":
         explanation, doubt = _UNMARKED[steps.basis]
         alike = f"{100 * steps.similarity:.0f} %"
-        text = f"no ProfilerStep marks the steps: {explanation}; they share {alike} of their operations{doubt}"
+        text = f"no ProfilerStep marks the steps: {explanation}; {alike} of their operations are the same{doubt}"
         yield Finding(code="steps-unmarked", level="info", text=text)
     if steps.without_work:
         some, their = ("step", "its") if steps.without_work == 1 else ("steps", "their")

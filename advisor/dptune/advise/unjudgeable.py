@@ -7,14 +7,15 @@ from collections.abc import Sequence
 
 from dptune.advice import Advice, Headline
 from dptune.advise import disturbance, physics
+from dptune.advise.next_step import advised
+from dptune.advise.recording_again import recording
 from dptune.advise.sentence import sentence
 from dptune.advise.trust import NO_VERDICT, OF_TIMES
-from dptune.finding import SCHEMA_NEWER, Finding
+from dptune.finding import Finding
 from dptune.measure.steps.repeating import NO_BACKWARD
+from dptune.measure.steps.sources import NO_LAUNCHES
 
-RECORD = "Record it: `dptune profile train.py`, with your script's name and arguments."
 NO_DATA = "Not enough data"
-UPDATE = "Update dptune (`pip install --upgrade dptune`): a newer version recorded this run."
 _LOSSES = (
     "device-events-lost",
     "device-events-misdated",
@@ -82,12 +83,12 @@ _BROKEN_OFF = ("rank-killed", "recording-stopped", "recording-broken-off")  # to
 def unjudgeable(
     findings: Sequence[Finding], advice: Sequence[Advice], sources: Sequence[str] = (), *, inference: bool = False
 ) -> Headline:
-    """The remedy for the first finding that has one; before it the first advice, if one on speed needs no step times.
+    """The remedy for the first finding that has one; before it what to do about a risk that is sure, or about the
+    first sure advice where one on speed needs no step times.
 
     `sources` are the files that were read: a single one is named in commands. `inference`: whether the steps show no
     backward pass and no optimizer.
     """
-    surest = next(filter(_is_sure_of_time, advice), None)
     why = [finding for finding in findings if finding.level == "unjudgeable"]
     remedy = next((_REMEDIES[fault.code] for fault in why if fault.code in _REMEDIES), recording(findings))
     if any(fault.code in _CUT_OFF for fault in why) and any(
@@ -96,6 +97,8 @@ def unjudgeable(
         remedy = _COPY_AGAIN
     if why[0].code == "steps-missing" and NO_BACKWARD in why[0].text and remedy == _REMEDIES["steps-missing"]:
         remedy = _INFERENCE
+    if NO_LAUNCHES in why[0].text and remedy == _REMEDIES["steps-missing"]:
+        remedy = _REMEDIES["device-events-missing"]
     if why[0].code == "steps-few" and inference:
         remedy = _INFERENCE_FEW
     remedy = remedy.replace("{path}", f"{shlex.quote(sources[0])} " if len(sources) == 1 else "")
@@ -103,23 +106,21 @@ def unjudgeable(
     if broken is not None:
         said = "" if broken.text in why[0].text else f"{sentence(broken.text)} "
         remedy = f"{said}Fix that first, then record again."
-    label, verdict, rule = NO_DATA, sentence(NO_VERDICT), ""
+    label, verdict = NO_DATA, sentence(NO_VERDICT)
+    sure = [recommendation for recommendation in advice if _is_sure(recommendation)]
     if all(fault.code in OF_TIMES for fault in why):
         label = "Times not reliable"
         verdict = "The times of this run are not reliable, so nothing is recommended on speed."
-        if surest is not None:
+        if any(recommendation.kind == "time" for recommendation in sure):
             verdict = (
                 "The times of this run are not reliable: only recommendations that do not depend on them are given."
             )
-            first = next(filter(_is_sure, advice))
-            remedy = f"{first.rule}: {sentence(first.title)} {_then(remedy)}"
-            rule = first.rule
+    if label == NO_DATA:
+        sure = [recommendation for recommendation in sure if recommendation.kind == "risk"]
+    if sure and broken is None:
+        remedy = f"{advised(sure[0], None, None)} {_then(remedy)}"
+    rule = sure[0].rule if sure and broken is None else ""
     return Headline(label=label, verdict=verdict, why=sentence(why[0].text), next=remedy, rule=rule)
-
-
-def recording(findings: Sequence[Finding]) -> str:
-    """How to have the run recorded; a newer dptune recorded it already where that wrote a file."""
-    return UPDATE if any(finding.code == SCHEMA_NEWER for finding in findings) else RECORD
 
 
 def _then(remedy: str) -> str:
@@ -127,10 +128,6 @@ def _then(remedy: str) -> str:
     if "ecord again" in remedy:
         return f"Then {remedy[:1].lower()}{remedy[1:]}"
     return f"Then record again: {remedy[:1].lower()}{remedy[1:]}"
-
-
-def _is_sure_of_time(advice: Advice) -> bool:
-    return advice.kind == "time" and _is_sure(advice)
 
 
 def _is_sure(advice: Advice) -> bool:

@@ -17,6 +17,7 @@ from dptune.capture.job import Job
 from dptune.capture.torchrun import Torchrun
 from dptune.errors import CaptureError
 from dptune.knobs import ENVIRONMENT
+from dptune.runfile import paths
 from dptune.runfile.record import typed_command
 
 # torchrun's and deepspeed's option; accelerate's counts all nodes, which is more than enough
@@ -63,9 +64,14 @@ class Script:
 
     def check(self) -> None:
         """Raise CaptureError where there is nothing for Python to run."""
-        path, usage = Path(self.target), "dptune profile [options] train.py [its arguments]"
+        path, usage = Path(self.target), "give the script to run, then its own arguments: train.py --epochs 3"
         if self.module or path.is_file() or (path / "__main__.py").is_file():
             return
+        if (path / paths.RUN_JSON).is_file():
+            raise CaptureError(
+                f"{path} is a recording, not a script",
+                f"`dptune report {path}` shows it, `dptune tune --run {path}` starts from it",
+            )
         what = f"{path} is a folder without __main__.py" if path.is_dir() else f"no such script: {self.target}"
         raise CaptureError(what, usage)
 

@@ -281,5 +281,6 @@ def _reservations(worst: Report, unknown: int) -> list[str]:
     if not (worst.advice or worst.quiet or worst.skipped):
         found.append("no rules were selected")
     if unknown:
-        found.append(f"{unknown} rule{'' if unknown == 1 else 's'} could not run on it (see `dptune report`)")
+        section = "see `dptune report --section skipped`"
+        found.append(f"{unknown} rule{'' if unknown == 1 else 's'} could not run ({section})")
     return found

@@ -55,7 +55,10 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     what = parser.add_argument_group("what is measured")
     what.add_argument(
-        "--kinds", type=_kinds, metavar="LIST", help="of all_reduce, all_gather, reduce_scatter, p2p (default: all)"
+        "--kinds",
+        type=_kinds,
+        metavar="LIST",
+        help="some of all_reduce, all_gather, reduce_scatter, p2p (default: all)",
     )
     sizes = what.add_mutually_exclusive_group()
     sizes.add_argument(
@@ -66,7 +69,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--backend",
         default="",
         metavar="NAME",
-        help="of torch.distributed (default: nccl where there are GPUs, else gloo)",
+        help="backend of torch.distributed (default: nccl where there are GPUs, else gloo)",
     )
     what.add_argument(
         "--repeats",

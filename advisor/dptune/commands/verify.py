@@ -64,7 +64,12 @@ def arguments(parser: Parser) -> None:
     change = parser.add_argument_group("the change")
     change.add_argument("--advice", metavar="CODE", help="verify the change this rule (code or name) recommends")
     change.add_argument(
-        "--set", dest="settings", action="append", default=[], metavar="KNOB=VALUE", help="see `dptune rules knobs`"
+        "--set",
+        dest="settings",
+        action="append",
+        default=[],
+        metavar="KNOB=VALUE",
+        help="a knob of `dptune rules knobs` and its value",
     )
     amount = parser.add_argument_group("how much")
     trial_arguments(amount)

@@ -46,7 +46,7 @@ def compare(sides: Sides) -> Compared:
         runs=runs,
         time_ns=time,
         step_ns=step,
-        verdict=_verdict(sides, conditions, time, runs),
+        verdict=_verdict(sides, basis, conditions, time, runs),
         conditions=conditions,
         remarks=[*sides.remarks(), *categories.remarks(sides)],
         loader_wait_ns=sides.pair(lambda run: _loader_wait_ns(run, basis)),
@@ -68,6 +68,7 @@ def _time_ns(run: ReadRun, basis: Basis, per_sample: bool) -> float:
 def _run(side: Literal["A", "B"], run: ReadRun, basis: Basis, per_sample: bool) -> ComparedRun:
     figures: dict[str, float] = {}
     missing: dict[str, str] = {}
+    fault = run.fault(basis)
     try:
         figures = {"time_ns": _time_ns(run, basis, per_sample), "step_ns": run.step_ns(basis)}
     except Missing as hole:
@@ -77,8 +78,8 @@ def _run(side: Literal["A", "B"], run: ReadRun, basis: Basis, per_sample: bool) 
         name=run.name,
         recorded=run.report.run.recorded or "",
         trust=run.report.trust.level,
-        unjudged=run.unjudged(basis),
-        remedy=run.report.headline.next if run.unjudged(basis) else "",
+        unjudged=fault.text if fault else "",
+        remedy=run.report.headline.next if fault else "",
         samples_inferred=run.measured.samples_inferred,
         **figures,
         missing=missing,
@@ -94,12 +95,14 @@ _NOT_IN_TURN = (
 _OTHER_WAY = "but the medians of the sides differ in the other direction"
 
 
-def _verdict(sides: Sides, conditions: Sequence[Condition], time: Pair, runs: Sequence[ComparedRun]) -> Verdict:
+def _verdict(
+    sides: Sides, basis: Basis, conditions: Sequence[Condition], time: Pair, runs: Sequence[ComparedRun]
+) -> Verdict:
     apart = [condition.name for condition in conditions if condition.differs]
     if apart:
         return undecided(f"the runs differ in {', '.join(apart)}", "not comparable")
     if any(run.unjudged for run in runs):
-        return undecided(_unjudged(runs))
+        return undecided(_unjudged(sides, basis))
     if time.known("difference") is None:
         return undecided(f"a step time is missing: {time.missing['difference']}")
     if sides.one_after_the_other:
@@ -110,12 +113,19 @@ def _verdict(sides: Sides, conditions: Sequence[Condition], time: Pair, runs: Se
     return verdict
 
 
-def _unjudged(runs: Sequence[ComparedRun]) -> str:
-    by_reason: dict[str, list[str]] = {}
-    for run in runs:
-        if run.unjudged:
-            by_reason.setdefault(run.unjudged, []).append(f"{run.name} ({run.side})")
-    return "; ".join(f"{', '.join(names)}: not reliable enough: {reason}" for reason, names in by_reason.items())
+def _unjudged(sides: Sides, basis: Basis) -> str:
+    """Which runs are not reliable enough, once, with what is wrong: of runs with the same fault that of the first."""
+    by_code: dict[str, list[tuple[str, str]]] = {}
+    for side, run in sides.runs:
+        fault = run.fault(basis)
+        if fault:
+            by_code.setdefault(fault.code, []).append((f"{run.name} ({side})", fault.text))
+    groups = []
+    for faults in by_code.values():
+        names, texts = zip(*faults, strict=True)
+        similar = f" (as in {names[0]}; the others are similar)" if len(set(texts)) > 1 else ""
+        groups.append(f"{', '.join(names)}: {texts[0]}{similar}")
+    return f"not reliable enough: {'; '.join(groups)}"
 
 
 def _ratio(time: Pair) -> tuple[float | None, str]:

@@ -13,6 +13,7 @@ from dptune.advice import Report
 from dptune.compare.result import Basis, Condition, Pair
 from dptune.compare.verdict import LEVEL, chance_of
 from dptune.errors import RunError
+from dptune.finding import Finding
 from dptune.knobs import Value
 from dptune.measured import Measured, Missing, RankFigures
 from dptune.runfile.facts import Facts
@@ -40,12 +41,12 @@ class ReadRun:
             return step.time_ns if step.basis == "traced" else round(self.measured.traced_step_ns)
         return step.time_ns if step.repeats_ns else step.untraced_median_ns
 
-    def unjudged(self, basis: Basis) -> str:
-        """Why no verdict can rest on it; empty where one can. Times without the profiler need no traced steps."""
+    def fault(self, basis: Basis) -> Finding | None:
+        """Why no verdict can rest on it; None where one can. Times without the profiler need no traced steps."""
         found = [finding for finding in self.report.trust.findings if finding.level == "unjudgeable"]
         if basis == "untraced" and {finding.code for finding in found} <= _OF_TRACED_STEPS:
-            return ""
-        return found[0].text if found else ""
+            return None
+        return found[0] if found else None
 
     def rank(self, number: int) -> RankFigures:
         """One of its ranks; raises Missing where it was not read."""

@@ -78,5 +78,19 @@ def knob(name: str, beside: Mapping[str, Knob] = MappingProxyType({})) -> Knob:
     near = difflib.get_close_matches(name, short, n=1, cutoff=0.77) or difflib.get_close_matches(name, named, n=1)
     raise UsageError(
         f"unknown knob '{name}'",
-        f"did you mean '{short.get(near[0], near[0])}'?" if near else f"knobs: {', '.join(named)}",
+        f"did you mean '{short.get(near[0], near[0])}'?" if near else _accepted(beside),
     )
+
+
+def _accepted(beside: Mapping[str, Knob]) -> str:
+    """Where knobs are listed, and their families; beside them what else is accepted here."""
+    more = f"; accepted here, too: {_families(beside)}" if beside else ""
+    return f"`dptune rules knobs` lists the knobs ({_families(KNOBS)}, env.NAME){more}"
+
+
+def _families(named: Mapping[str, Knob]) -> str:
+    """`ddp.*, fsdp.*, world_size`: a name by itself where its family has no other."""
+    members: dict[str, list[str]] = {}
+    for name in named:
+        members.setdefault(name.partition(".")[0], []).append(name)
+    return ", ".join(names[0] if len(names) == 1 else f"{family}.*" for family, names in members.items())

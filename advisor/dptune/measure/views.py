@@ -16,7 +16,7 @@ from dptune.measure.device.operations import Operations, operations
 from dptune.measure.host.clock_jumps import clock_jump
 from dptune.measure.host.threads import Host, host
 from dptune.measure.intervals import Ints
-from dptune.measure.steps.sources import Stepping, stepping
+from dptune.measure.steps.sources import NO_LAUNCHES, Stepping, stepping
 from dptune.measure.steps.windows import OUTSIDE, Step, launching_steps, windows
 from dptune.measured import Loss, StepBasis
 from dptune.runfile.window import Window
@@ -138,7 +138,7 @@ def view(rank: int, trace: Trace, recorded: Window | None = None) -> RankView:
     if not why and not devices:
         why = "the trace holds no operation of a device"
     if not why and not any(device.windows for device in devices):
-        why = "no operation of the device can be assigned to a step: the calls that launched them were not recorded"
+        why = f"no operation of the device can be assigned to a step: {NO_LAUNCHES}"
     seen = RankView(
         rank, trace, steps, host(trace, ran, recorded), devices, why, stepping_result.basis, stepping_result.similarity
     )

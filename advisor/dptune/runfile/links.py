@@ -8,6 +8,7 @@ from pathlib import Path
 from dptune.runfile import form
 
 SCHEMA_VERSION = "0.1"
+NO_SWEEP = "no sweep for "  # how the reason starts where no backend of a sweep fits the run
 LINKS_JSON = "links.json"
 _MOST_BYTES = 2**63 - 1
 _LEAST_S, _MOST_S = 1e-9, 86_400.0  # of a call: a nanosecond, a day
@@ -110,3 +111,12 @@ def _measurable(size: SizeTimes) -> bool:
         and size.calls >= 1
         and _LEAST_S <= size.q1_s <= size.median_s <= size.q3_s <= _MOST_S
     )
+
+
+def unmeasured(why: str) -> str:
+    """Why the links are not known, and what to do: a sentence without its full stop."""
+    if "`dptune links" in why:
+        return why
+    if why.startswith(NO_SWEEP):
+        return f"{why}; `dptune whatif --links FILE` takes measurements of another run"
+    return f"{why}; to measure them, run `dptune links` on the same hosts"

@@ -75,6 +75,7 @@ def check(run: RunView) -> Iterator[Advice]:
         why="In training mode they normalize with batch statistics and overwrite their running statistics, although "
         "their weights are frozen.",
         changes=[],
+        remedy=f"Call {evals} after each `model.train()`.",
         confidence="medium",
         evidence=[
             Evidence(label="frozen BatchNorm layers in training mode", value=found.layers),

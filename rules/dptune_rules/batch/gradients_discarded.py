@@ -88,7 +88,8 @@ def check(run: RunView) -> Iterator[Advice]:
             *known("gradients cleared at", found.where),
             *known("backward pass at", found.backward_where),
         ],
-        watch=_watch(found, passes, discarded),
+        remedy=_remedy(found, passes, discarded),
+        watch=_watch(passes, discarded),
         subject="zero_grad",
     )
 
@@ -107,12 +108,13 @@ def _why(passes: int, discarded: int) -> str:
     return f"Accumulated gradients are lost: {last}, and the time for the others is wasted."
 
 
-def _watch(found: DiscardedGradientFacts, passes: int, discarded: int) -> str:
+def _remedy(found: DiscardedGradientFacts, passes: int, discarded: int) -> str:
     where = f" instead of at {found.where}" if found.where else ""
+    once = "" if passes == discarded else " once per optimizer step,"
+    return f"Call zero_grad{once} after optimizer.step(){where}."
+
+
+def _watch(passes: int, discarded: int) -> str:
     if passes == discarded:
-        return f"Call zero_grad after optimizer.step(){where}."
-    larger = passes / (passes - discarded)
-    return (
-        f"Call zero_grad once per optimizer step, after optimizer.step(){where}. An optimizer step then uses "
-        f"{larger:g}x the samples: check the learning rate."
-    )
+        return ""
+    return f"An optimizer step then uses {passes / (passes - discarded):g}x the samples: check the learning rate."

@@ -81,15 +81,15 @@ def check(run: RunView) -> Iterator[Advice]:
                 *known("backward pass", found.backward_where),
                 *known("optimizer created at", found.where),
             ],
-            watch=_watch(found),
+            remedy=_remedy(found),
+            watch="Updates become smaller: check the learning rate.",
             subject=found.optimizer,
         )
 
 
-def _watch(found: OptimizerGradientFacts) -> str:
+def _remedy(found: OptimizerGradientFacts) -> str:
     before = f" before the backward pass ({found.backward_where})" if found.backward_where else ""
     return (
         f"Call optimizer.zero_grad() for each step{before or ', before the backward pass'}; if gradients should "
-        "accumulate over micro-batches, call optimizer.step() only after the last one. Updates become smaller: check "
-        "the learning rate."
+        "accumulate over micro-batches, call optimizer.step() only after the last one."
     )

@@ -91,7 +91,7 @@ def check(run: RunView) -> Iterator[Advice]:
                 *known("optimizer steps at", found.step_where),
                 *known("backward pass", found.backward_where),
             ],
-            watch=_watch(found),
+            remedy=_remedy(found),
             subject=found.optimizer,
         )
 
@@ -116,7 +116,7 @@ def _why(found: OptimizerGradientFacts) -> str:
     return "Backward passes run, but give no parameter of this optimizer a gradient."
 
 
-def _watch(found: OptimizerGradientFacts) -> str:
+def _remedy(found: OptimizerGradientFacts) -> str:
     if found.cleared:
         return "Clear gradients after the optimizer's step, or before the backward pass."
     if found.sharded and found.alike:

@@ -141,7 +141,7 @@ def _once_per_epoch(scheduler: SchedulerFacts) -> Iterator[Advice]:
             Evidence(label="optimizer steps of the training", value=steps),
             Evidence(label="epochs of the training", value=epochs),
         ],
-        watch='Return {"scheduler": schedule, "interval": "step"} from configure_optimizers.',
+        remedy='Return {"scheduler": schedule, "interval": "step"} from configure_optimizers.',
     )
 
 
@@ -172,7 +172,7 @@ def _once_per_process(run: RunView, scheduler: SchedulerFacts) -> list[Advice]:
             Evidence(label="optimizer steps per epoch", value=steps),
             Evidence(label="batches per epoch of all processes", value=loader.undivided_length),
         ],
-        watch="Multiply its length by accelerator.num_processes, or pass step_scheduler_with_optimizer=False to "
+        remedy="Multiply its length by accelerator.num_processes, or pass step_scheduler_with_optimizer=False to "
         "Accelerator.",
     )
     return [advice]
@@ -204,7 +204,7 @@ def _once_per_batch(run: RunView, scheduler: SchedulerFacts) -> list[Advice]:
             Evidence(label="steps of the scheduler when the recording ended", value=scheduler.advanced[-1]),
             *known("epochs of the training", scheduler.epochs),
         ],
-        watch="Step it after the loop over the batches, once per epoch, or give it its length in optimizer steps. "
+        remedy="Step it after the loop over the batches, once per epoch, or give it its length in optimizer steps. "
         "Leave it where the training ends with it.",
         confidence="high" if certain else "medium",
     )
@@ -232,7 +232,7 @@ def _advice(
     title: str,
     why: str,
     evidence: list[Evidence],
-    watch: str,
+    remedy: str,
     confidence: Confidence = "high",
 ) -> Advice:
     return results_at_risk(
@@ -245,7 +245,7 @@ def _advice(
             *known("stepped at", scheduler.stepped_at),
             *passed_at(scheduler, *_LENGTHS),
         ],
-        watch=watch,
+        remedy=remedy,
         subject=scheduler.name,
         confidence=confidence,
     )

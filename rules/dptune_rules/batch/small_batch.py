@@ -191,7 +191,7 @@ def check(run: RunView) -> Iterator[Advice]:
         slug=RULE.name,
         kind=RULE.kind,
         impact=impact,
-        title=f"Batches of {now} samples are small: {then} samples take {saved} less time per sample",
+        title=f"Batches of {now:,} samples are small: {then:,} samples take {saved} less time per sample",
         why="All-reduces, the optimizer and operator overhead take as long for a large batch as for a small one.",
         changes=changes,
         saves=saves,

@@ -79,7 +79,7 @@ def check(run: RunView) -> Iterator[Advice]:
                 Evidence(label="steps in which their modules ran", value=found.runs, unit=f"of {found.steps}"),
                 *known("optimizer created at", found.where),
             ],
-            watch="Look for .detach(), .data, .item(), .numpy(), argmax or no_grad between these modules and the loss. "
-            "If they should stay fixed, set requires_grad_(False).",
+            remedy="Look for .detach(), .data, .item(), .numpy(), argmax or no_grad between these modules and the "
+            "loss. If they should stay fixed, set requires_grad_(False).",
             subject=found.optimizer,
         )

@@ -72,7 +72,7 @@ def check(run: RunView) -> Iterator[Advice]:
                 *known("scheduler made at", schedule.where if schedule else None),
                 *known("scheduler stepped at", schedule.stepped_at if schedule else None),
             ],
-            watch="Call scheduler.step() in each step of its warm-up, or check the length of the schedule.",
+            remedy="Call scheduler.step() in each step of its warm-up, or check the length of the schedule.",
             subject=found.optimizer,
         )
 

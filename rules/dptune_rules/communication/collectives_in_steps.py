@@ -69,6 +69,10 @@ _LIGHTNING = dict.fromkeys(
 )
 _GATHERED = "call it every N steps instead of every step"
 _PICKLED = "each call pickles objects: send tensors, or call it every N steps"
+_REMEDY = (
+    "Remove calls that a step does not need, reduce metrics every N steps, or pass async_op=True and wait when the "
+    "result is needed."
+)
 OF_OBJECTS = ("all_gather_object", "gather_object", "broadcast_object_list", "scatter_object_list")
 SETTINGS = {
     "lightning": _LIGHTNING,
@@ -193,6 +197,7 @@ def check(run: RunView) -> Iterator[Advice]:
         if _PICKLED in settings
         else "The script waits in each call until the slowest rank has arrived.",
         changes=[],
+        remedy="" if settings else _REMEDY,
         saves=(_predicted(run, called, rows, spent, most) if spent else None)
         or run.bound(0.0, most, _IN_ROWS if spent is None else _IN_CALLS),
         confidence="medium",

@@ -3,7 +3,7 @@
 ## What it measures
 
 How many times backward ran with gradient synchronization on, per optimizer step. More than once with one
-DistributedDataParallel module means that gradients are accumulated without `no_sync`; of `fully_shard` that they are
+DistributedDataParallel module means that gradients are accumulated without `no_sync`; with `fully_shard`, that they are
 accumulated without `set_requires_gradient_sync(False)`.
 
 ## Why it matters
@@ -135,7 +135,7 @@ def check(run: RunView) -> Iterator[Advice]:
         saves=saves,
         confidence="high" if accumulates else "low",
         evidence=[
-            Evidence(label="synchronised backward passes", value=synchronised, unit="per optimizer step"),
+            Evidence(label="synchronized backward passes", value=synchronised, unit="per optimizer step"),
             run.exposed_transfer() if run.waiting_that_stays else everything.at(run.measured.where_exposed),
             *(
                 [Evidence(label="all communication but for one all-reduce", value=ceiling, unit="of a step")]
@@ -183,7 +183,7 @@ def _of_units(run: RunView) -> Iterator[Advice]:
         saves=run.saving(changes, bound) if on_cpus else bound,
         confidence="medium",
         evidence=[
-            Evidence(label="synchronised backward passes", value=synchronised, unit="per optimizer step"),
+            Evidence(label="synchronized backward passes", value=synchronised, unit="per optimizer step"),
             *exposed_rows(run, rows),
             *peak_evidence(run, WHOLE_GRADIENTS),
         ],

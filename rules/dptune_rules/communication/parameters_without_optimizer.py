@@ -81,7 +81,7 @@ def check(run: RunView) -> Iterator[Advice]:
                 *known("held in a plain list or dict at", missed.listed_where),
                 *known("backward pass", missed.where),
             ],
-            watch=_remedy(missed) + " If they should keep their values, call requires_grad_(False) on them.",
+            remedy=_remedy(missed) + " If they should keep their values, call requires_grad_(False) on them.",
             subject=subject,
         )
 

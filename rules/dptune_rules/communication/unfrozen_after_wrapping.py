@@ -99,7 +99,8 @@ def check(run: RunView) -> Iterator[Advice]:
                     else []
                 ),
             ],
-            watch="Wrap the model in DistributedDataParallel again after unfreezing: this broadcasts the weights of "
-            "rank 0. find_unused_parameters=True does not help.",
+            remedy="Wrap the model in DistributedDataParallel again after unfreezing. find_unused_parameters=True does "
+            "not help.",
+            watch="Wrapping broadcasts the weights of rank 0.",
             subject=found.module,
         )

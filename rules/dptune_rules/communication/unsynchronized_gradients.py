@@ -101,8 +101,8 @@ def check(run: RunView) -> Iterator[Advice]:
             Evidence(label="steps on unsynchronized gradients", value=missed / steps, unit="of the recorded steps"),
             *([Evidence(label="weights", value="differ between ranks")] if agree is False else []),
         ],
-        watch="Run the last micro-batch of each step outside no_sync, forward and backward, and step only after it. "
-        "Weights that have drifted apart stay apart: start from an earlier checkpoint.",
+        remedy="Run the last micro-batch of each step outside no_sync, forward and backward, and step only after it.",
+        watch="Weights that have drifted apart stay apart: start from an earlier checkpoint.",
         subject=facts.ddp[0].module,
     )
 

@@ -92,8 +92,8 @@ def check(run: RunView) -> Iterator[Advice]:
             *([Evidence(label="weights", value="differ between ranks")] if agree is False else []),
             *known("backward pass called at", facts.backward_where),
         ],
-        watch="Wrap the model in DistributedDataParallel before the optimizer is made. If ranks train different models "
-        "on purpose, accept it: `dptune check --accept FILE --update-accepted`.",
+        remedy="Wrap the model in DistributedDataParallel before the optimizer is made. If ranks train different "
+        "models on purpose, accept it: `dptune check --accept FILE --update-accepted`.",
         subject="ranks",
     )
 

@@ -86,7 +86,7 @@ def check(run: RunView) -> Iterator[Advice]:
         if impact is None:
             continue
         what = f"{unused.tensors:,} of {unused.of_tensors:,} parameter tensors{_named(unused.modules)}"
-        title, watch = _text(unused, what)
+        title, remedy = _text(unused, what)
         yield Advice(
             rule=RULE.code,
             slug=RULE.name,
@@ -97,6 +97,7 @@ def check(run: RunView) -> Iterator[Advice]:
             + (", averaged over the ranks," if unused.reduced else "")
             + (" and never used." if unused.optimizer is None else " and then zeroed."),
             changes=[],
+            remedy=remedy,
             saves=saves or run.bound(0.0, share, "this backward pass takes"),
             confidence="high",
             evidence=[
@@ -109,7 +110,6 @@ def check(run: RunView) -> Iterator[Advice]:
                 Evidence(label="this backward pass", value=share, unit="of an untraced step"),
             ],
             numerics="same",
-            watch=watch,
             fingerprint=f"{RULE.code}:{unused.where}",
         )
 
@@ -133,17 +133,17 @@ def _text(unused: UnusedGradientFacts, what: str) -> tuple[str, str]:
             "Pass `tensor.detach()` there; a later pass that trains these parameters needs the tensor itself.",
         )
     if unused.optimizer is None:
-        watch = "Set requires_grad_(False) on them" + (
+        remedy = "Set requires_grad_(False) on them" + (
             " before DistributedDataParallel wraps the model." * reduced or "."
         )
-        watch += " If they should be trained, pass them to the optimizer instead."
-        return f"The backward pass{at} computes gradients of {what} that no optimizer updates: freeze them", watch
-    watch = "Set requires_grad_(False) on them for the forward and backward pass, then True again."
+        remedy += " If they should be trained, pass them to the optimizer instead."
+        return f"The backward pass{at} computes gradients of {what} that no optimizer updates: freeze them", remedy
+    remedy = "Set requires_grad_(False) on them for the forward and backward pass, then True again."
     if reduced:
-        watch += " Call the module inside DDP (`.module`) in this pass: DDP expects a gradient of every parameter."
+        remedy += " Call the module inside DDP (`.module`) in this pass: DDP expects a gradient of every parameter."
     return (
         f"The backward pass{at} computes gradients of {what} that are zeroed before use: freeze them in this pass",
-        watch,
+        remedy,
     )
 
 

@@ -76,6 +76,13 @@ def check(run: RunView) -> Iterator[Advice]:
     if not on and not anomaly:
         return
     named = [*(f"{name}={value}" for name, value in on.items()), *(["anomaly detection"] if anomaly else [])]
+    turned_on = _turned_on(run) if anomaly else []
+    where = f" ({turned_on[0].value})" if turned_on else ""
+    unset = ", ".join(name for name in on if name not in OFF)
+    remedies = [
+        *([f"Unset {unset} in the environment of the job."] if unset else []),
+        *([f"Turn off anomaly detection{where}."] if anomaly else []),
+    ]
     advice = Advice(
         rule=RULE.code,
         slug=RULE.name,
@@ -84,8 +91,9 @@ def check(run: RunView) -> Iterator[Advice]:
         title=f"Debug options are on: {', '.join(named)}",
         why="They check operations at run time, which slows every step.",
         changes=[Change(knob=f"env.{name}", now=value, then=OFF[name]) for name, value in on.items() if name in OFF],
+        remedy=" ".join(remedies),
         confidence="high",
-        evidence=[Evidence(label="is on", value=switch) for switch in named] + (_turned_on(run) if anomaly else []),
+        evidence=[Evidence(label="is on", value=switch) for switch in named] + turned_on,
         numerics="same",
         fingerprint=RULE.code,
     )

@@ -90,15 +90,18 @@ def check(run: RunView) -> Iterator[Advice]:
         raise Missing(by_profiler(queued))
     kernels = run.measured.kernels
     beyond = waited.unprofiled_share if waited else 0.0
+    cause, remedy = _cause(waited), _remedy(run, waited)
+    says = f"{cause}. {remedy}" if cause else f"{remedy[0].lower()}{remedy[1:]}"
     yield Advice(
         rule=RULE.code,
         slug=RULE.name,
         kind=RULE.kind,
         impact=impact,
         title=f"The GPU waits {100 * share:.0f} % of a step for kernel launches ({kernels.per_step:,.0f} kernels per "
-        f"step): {_remedy(run, waited)}",
+        f"step): {says}",
         why="The host takes longer to launch a kernel than the GPU takes to run it.",
         changes=[],
+        remedy=f"{remedy}.",
         saves=run.bound(
             0.0,
             min(run.unstretched(run.most_share("launch_idle_ns")), run.idle_share()),
@@ -120,27 +123,40 @@ def check(run: RunView) -> Iterator[Advice]:
     )
 
 
-def _remedy(run: RunView, waited: LaunchIdleFigures | None) -> str:
-    """What to do about what most of the time is waited for."""
+def _cause(waited: LaunchIdleFigures | None) -> str:
+    """What most of the time is waited for; empty where it is no single thing."""
     optimizer = waited.known("optimizer") if waited else None
     if optimizer is not None and _loops(optimizer):
         zeroing = f", {optimizer.zeroing_per_step:,.0f} of them in zero_grad" if optimizer.zeroing_per_step else ""
         return (
             f"{100 * optimizer.idle_share:.0f} % of that time is before launches of {optimizer.name}, which makes "
             f"{optimizer.per_step:,.0f} of {optimizer.of_per_step:,.0f} launches, one "
-            f"tensor at a time{zeroing}. Pass foreach=True or fused=True"
-            + (", and set_to_none=True to zero_grad" if zeroing else "")
+            f"tensor at a time{zeroing}"
         )
-    first = next(iter(waited.operations), None) if waited else None
-    if waited is not None and first is not None and first.share >= ONE_KERNEL_SHARE:
+    first = _one_kernel(waited)
+    if waited is not None and first is not None:
         busiest = next(iter(waited.operators), None)
-        host = f" The host then runs {_often(busiest)}." if busiest is not None else ""
-        return (
-            f"{100 * first.share:.0f} % of that time is before one kernel, `{short_name(first.name)}`.{host} "
-            f"Find out what the script does before that launch"
-        )
+        host = f". The host then runs {_often(busiest)}" if busiest is not None else ""
+        return f"{100 * first.share:.0f} % of that time is before one kernel, `{short_name(first.name)}`{host}"
+    return ""
+
+
+def _one_kernel(waited: LaunchIdleFigures | None) -> IdlePart | None:
+    """The kernel for whose launch most of the time is waited."""
+    first = next(iter(waited.operations), None) if waited else None
+    return first if first is not None and first.share >= ONE_KERNEL_SHARE else None
+
+
+def _remedy(run: RunView, waited: LaunchIdleFigures | None) -> str:
+    """What to do about what most of the time is waited for, without its full stop."""
+    optimizer = waited.known("optimizer") if waited else None
+    if optimizer is not None and _loops(optimizer):
+        zeroes = ", and set_to_none=True to zero_grad" if optimizer.zeroing_per_step else ""
+        return f"Pass foreach=True or fused=True{zeroes}"
+    if (first := _one_kernel(waited)) is not None:
+        return f"Find out what the script does before the launch of `{short_name(first.name)}`"
     compiled = bool(run.facts and run.facts[0].compiled) or bool(waited and waited.compiled)
-    return f"{'capture CUDA graphs' if compiled else 'compile the model'}, or give each kernel more to do"
+    return f"{'Capture CUDA graphs' if compiled else 'Compile the model'}, or give each kernel more to do"
 
 
 def _loops(optimizer: OptimizerLaunches) -> bool:

@@ -89,8 +89,8 @@ def check(run: RunView) -> Iterator[Advice]:
                 Evidence(label="backward passes compared", value=len(passes)),
                 *known("batches are collated by", preparing.collated_by if preparing else None),
             ],
-            watch="Shift once: pass labels=input_ids to a model that shifts labels itself. Losses before and after the "
-            "change cannot be compared.",
+            remedy="Shift once: pass labels=input_ids to a model that shifts labels itself.",
+            watch="Losses before and after the change cannot be compared.",
             subject="labels",
         )
 

@@ -149,6 +149,8 @@ def _advice(equal: EqualGenerators, where: str | None, in_workers: str) -> Advic
         if in_workers
         else "The ranks seed the generator alike, so they augment their samples in the same way.",
         changes=[],
+        remedy=in_workers
+        or "Seed the generator with the rank as well, for example numpy.random.default_rng([seed, rank]).",
         confidence="high",
         evidence=[
             Evidence(label="workers of a rank with the same state", value=equal.workers),
@@ -159,8 +161,6 @@ def _advice(equal: EqualGenerators, where: str | None, in_workers: str) -> Advic
             *known("loader made at", where),
         ],
         numerics="changes",
-        watch=in_workers
-        or "Seed the generator with the rank as well, for example numpy.random.default_rng([seed, rank]).",
         fingerprint=f"{RULE.code}:{facts.name}",
     )
 

@@ -77,7 +77,7 @@ def _advice(found: ChangedSampleFacts) -> Advice:
             ),
             Evidence(label="kept in", value=found.held_by),
         ],
-        watch="Copy the sample first (.clone(), .copy()), or use operators that are not in place. It is harmless if "
+        remedy="Copy the sample first (.clone(), .copy()), or use operators that are not in place. It is harmless if "
         "each sample is drawn only once.",
         subject=found.held_by,
     )

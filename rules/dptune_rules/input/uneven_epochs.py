@@ -85,7 +85,7 @@ def check(run: RunView) -> Iterator[Advice]:
             *[Evidence(label=f"batches per epoch of rank {rank}", value=lengths[rank]) for rank in (short, long)],
             *known("the loop over it", loader.iterated_at if loader else None),
         ],
-        watch="Use a DistributedSampler, stop all ranks at the smallest number of batches, or train inside "
+        remedy="Use a DistributedSampler, stop all ranks at the smallest number of batches, or train inside "
         "`with model.join():`. Leave it if the loop always ends earlier.",
         subject="epoch",
     )

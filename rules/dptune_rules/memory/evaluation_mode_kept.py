@@ -53,10 +53,7 @@ from dptune_rules.at_risk import results_at_risk
 from dptune_rules.known import known
 
 WHY = "In evaluation mode dropout does nothing, and BatchNorm neither uses nor updates batch statistics."
-WATCH = (
-    "Call .train() at the end of validation, or before each training step; keep frozen parts in evaluation mode. Steps "
-    "may take longer."
-)
+WATCH = "Keep frozen parts in evaluation mode. Steps may take longer."
 
 RULE = Rule(
     code="DP804",
@@ -92,6 +89,7 @@ def check(run: RunView) -> Iterator[Advice]:
                 *known("last .eval() call", mode.eval_where),
                 *([Evidence(label="not reached in the recording", value=mode.keeps_where)] if not mode.steps else []),
             ],
+            remedy=_remedy(mode.eval_where or mode.keeps_where),
             watch=WATCH,
             subject=mode.model,
         )
@@ -108,22 +106,31 @@ def _of_trace(calls: float) -> Advice:
         why=WHY,
         confidence="medium",
         evidence=[Evidence(label="calls of dropout that drop nothing", value=round(calls, 1), unit="per step")],
+        remedy=_remedy(None),
         watch=WATCH,
         subject="dropout",
     )
 
 
+def _remedy(where: str | None) -> str:
+    return f"Call .train(){_after(where)}, at the end of validation or before each training step."
+
+
 def _seen(mode: EvaluationModeFacts) -> str:
     often = "all" if mode.steps == mode.recorded_steps else f"{mode.steps} of {mode.recorded_steps}"
-    after = f"after .eval() in {mode.eval_where}" if mode.eval_where else "before training"
-    return f"trains in evaluation mode in {often} recorded steps: {_effects(mode)}. Call .train() {after}"
+    call = f"Call .train(){_after(mode.eval_where) or ' before training'}"
+    return f"trains in evaluation mode in {often} recorded steps: {_effects(mode)}. {call}"
 
 
 def _ahead(mode: EvaluationModeFacts) -> str:
     return (
-        f"stays in evaluation mode after .eval() in {mode.keeps_where}: the training loop never calls .train(), so "
+        f"stays in evaluation mode{_after(mode.keeps_where)}: the training loop never calls .train(), so "
         f"{_effects(mode)}"
     )
+
+
+def _after(where: str | None) -> str:
+    return f" after .eval() in {where}" if where else ""
 
 
 def _effects(mode: EvaluationModeFacts) -> str:

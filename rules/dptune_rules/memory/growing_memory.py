@@ -51,6 +51,7 @@ from dptune.rule import MemoryGrowth, RegisteredHookFacts, Rule, RunView, Thresh
 
 _TENSORS = "Do not keep tensors with a graph: use `.item()` or `.detach()`. Reduce outputs in the step."
 _HOOKS = "Register the hooks once, before training, or call `remove()` on their handles after the pass."
+_LIMITED = "Check whether it has a limit: if it has none, drop old entries."
 SOON_STEPS = 10_000  # a run that is out of memory before that many steps will hardly come to its end
 
 LEAST_KIB = Threshold("least_kib", 64.0, "a logger keeps less; a tensor that is kept with its graph takes more")
@@ -132,10 +133,10 @@ def _advice(run: RunView, growth: float, figure: MemoryFigures | None, counted: 
         title=f"Allocated memory grows by {digits(growth / 2**20)} MiB every step{held}{full}",
         why=_why(by, hooks=hooks is not None, limited=limited),
         changes=[],
+        remedy=_LIMITED if limited else _HOOKS if hooks is not None else _TENSORS,
         confidence="low" if limited else "medium",
         evidence=evidence,
         numerics="same",
-        watch="" if limited else _HOOKS if hooks is not None else _TENSORS,
         fingerprint=RULE.code,
     )
 

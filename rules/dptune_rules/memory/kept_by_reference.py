@@ -83,7 +83,7 @@ def _advice(kept: KeptWeightFacts) -> Advice:
             ),
             *known("read later at", kept.used_where),
         ],
-        watch="Copy the tensors when they are kept: copy.deepcopy(model.state_dict()), or save them to a file. A copy "
-        "takes the memory of the weights.",
+        remedy="Copy the tensors when they are kept: copy.deepcopy(model.state_dict()), or save them to a file.",
+        watch="A copy takes the memory of the weights.",
         subject=kept.held_by or kept.module or "state_dict",
     )

@@ -80,8 +80,8 @@ def _advice(found: BroadcastLossFacts) -> Advice:
             Evidence(label="operator", value=found.operator),
             *known("called at", found.where),
         ],
-        watch=f"Give predictions and targets the same shape, for example with .squeeze(-1) on the {longer}. Losses "
-        "before and after the change cannot be compared.",
+        remedy=f"Give predictions and targets the same shape, for example with .squeeze(-1) on the {longer}.",
+        watch="Losses before and after the change cannot be compared.",
         subject=found.operator,
     )
 

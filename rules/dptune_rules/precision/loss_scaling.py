@@ -107,6 +107,7 @@ def check(run: RunView) -> Iterator[Advice]:
         title=f"A GradScaler is enabled{in_parentheses(facts.grad_scaler_where)}, and {said}",
         why="It checks all gradients in each step and skips steps with an overflow; only fp16 needs that.",
         changes=[],
+        remedy="Remove the scaler." if kind else "Remove the scaler, or use fp16 autocast.",
         confidence="high",
         evidence=[
             Evidence(label="autocast", value=facts.autocast or "none"),
@@ -170,7 +171,7 @@ def _unscaled(run: RunView) -> Iterator[Advice]:
             *known("a GradScaler that is not enabled is created at", facts.grad_scaler_where),
             *known("backward pass at", facts.backward_where),
         ],
-        watch="Enable torch.amp.GradScaler for the loss, the optimizer step and clipping, or use bf16 autocast. Leave "
+        remedy="Enable torch.amp.GradScaler for the loss, the optimizer step and clipping, or use bf16 autocast. Leave "
         "it where the script scales its loss inside a compiled function, which the recording does not show.",
         subject="unscaled",
         confidence="medium",

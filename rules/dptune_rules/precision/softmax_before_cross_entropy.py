@@ -79,8 +79,8 @@ def _advice(found: ProbabilityLossFacts) -> Advice:
             *known(f"{found.applied} applied at", found.where),
             *known("loss computed at", found.loss_where),
         ],
-        watch=f"Return the logits, and apply {found.applied} only where probabilities are needed. Losses before and "
-        "after the change cannot be compared.",
+        remedy=f"Return the logits, and apply {found.applied} only where probabilities are needed.",
+        watch="Losses before and after the change cannot be compared.",
         subject=f"{found.loss}:{found.applied}",
     )
 

@@ -102,8 +102,8 @@ def _advice(run: RunView, lost: LostUpdateFacts, share: float) -> Advice:
             Evidence(label="learning rate", value=lost.learning_rate),
             *known("optimizer created at", lost.where),
         ],
-        watch=f"Keep the weights in float32 and compute in 16 bits: {_remedy(run)}. Float32 weights and optimizer "
-        "state take twice the memory.",
+        remedy=f"Keep the weights in float32 and compute in 16 bits: {_remedy(run)}.",
+        watch="Float32 weights and optimizer state take twice the memory.",
         subject=lost.optimizer,
     )
 

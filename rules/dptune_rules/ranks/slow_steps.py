@@ -149,6 +149,9 @@ def check(run: RunView) -> Iterator[Advice]:
             + ("All ranks wait for it." if run.measured.world_size > 1 else "Training stops for it.")
             + _hottest(run, cause),
             changes=[],
+            remedy=" ".join(
+                filter(None, (REMEDIES.get(cause.kind, ""), _held_out_batch(run, cause), _kept_logits(run, cause)))
+            ),
             saves=saves or run.bound_of_all(share, "the extra time of those steps", durations_ns),
             confidence=_confidence(cause),
             evidence=[
@@ -161,9 +164,6 @@ def check(run: RunView) -> Iterator[Advice]:
                 *(call_path_evidence(run, cause.name, cause.where, [cause.where]) if cause.where else []),
             ],
             numerics="same",
-            watch=" ".join(
-                filter(None, (REMEDIES.get(cause.kind, ""), _held_out_batch(run, cause), _kept_logits(run, cause)))
-            ),
             fingerprint=f"{RULE.code}:{cause.name or cause.where}" if cause.where else RULE.code,
         )
 

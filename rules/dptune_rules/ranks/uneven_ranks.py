@@ -60,7 +60,9 @@ MOST_CHANCE = Threshold(
 )
 MOST_NAMED = 3  # ranks
 MORE_WORK = "By the shapes of their tensors, the late ranks do more of the same work: their batches are uneven."
-UNKNOWN = "The recording does not show why: compare what the ranks do in these steps (`--section ranks`)."
+UNKNOWN = "The recording does not show why."
+EQUAL_BATCHES = "Form batches of equal cost: sort samples by length, or limit a batch by tokens in place of samples."
+COMPARE = "Compare what the ranks do in these steps: `dptune report --section ranks`."
 
 MOST_STRETCH = Threshold(
     "most_stretch", 1.5, "in steps that the profiler slowed more, healthy runs had lags of 60 % of a traced step"
@@ -145,6 +147,7 @@ def check(run: RunView) -> Iterator[Advice]:
         why="The slowest rank sets the pace, and it is a different one from step to step. "
         + (MORE_WORK if moves else UNKNOWN),
         changes=[],
+        remedy=EQUAL_BATCHES if moves else COMPARE,
         saves=saves,
         confidence="medium" if saves.predicted_share is not None else "low",
         evidence=[

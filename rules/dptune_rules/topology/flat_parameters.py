@@ -68,6 +68,7 @@ def check(run: RunView) -> Iterator[Advice]:
         title=f"FullyShardedDataParallel (FSDP1) shards the model{in_parentheses(where)}: move to fully_shard (FSDP2)",
         why="FSDP2 shards each parameter by itself, has deterministic peak memory, and gets torch's new features.",
         changes=[],
+        remedy="Move to `fully_shard` (FSDP2).",
         confidence="high",
         evidence=[
             Evidence(label="units of FullyShardedDataParallel", value=sum(fsdp.units for fsdp in wrapped)),

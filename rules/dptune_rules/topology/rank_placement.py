@@ -121,6 +121,7 @@ def check(run: RunView) -> Iterator[Advice]:
         f"{_listed(within.of)} on one host {_mb(then)}",
         why="Links between hosts are several times slower than those within, and all ranks of a host share them.",
         changes=[],
+        remedy=f"Form the groups that communicate most within hosts: {_listed(tuple(near))}.",
         saves=run.bound(
             0.0,
             run.unstretched(exposed * (1 - then / now)),

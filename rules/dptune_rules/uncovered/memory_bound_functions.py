@@ -102,6 +102,9 @@ def _advice(run: RunView, function: MemoryBoundFunction) -> Advice:
         f"{_runs(function)}{through}: {names}",
         why="This time excludes matrix products, convolutions, attention and layers. No other rule explains it.",
         changes=[],
+        remedy=f"Check whether {'its runs repeat results' if _runs(function) else 'it repeats work'}, only a part of "
+        "a tensor is used, or one call could replace several operators. torch.compile fuses elementwise operators. If "
+        "the method needs all of this work, leave it unchanged.",
         saves=run.bound(0.0, function.share, "all of these operators and their backward pass"),
         confidence="low",
         evidence=[
@@ -114,9 +117,6 @@ def _advice(run: RunView, function: MemoryBoundFunction) -> Advice:
             *call_path_evidence(run, function.name, function.at),
         ],
         numerics="same",
-        watch=f"Check whether {'its runs repeat results' if _runs(function) else 'it repeats work'}, only a part of "
-        "a tensor is used, or one call could replace several operators. torch.compile fuses elementwise operators. If "
-        "the method needs all of this work, leave it unchanged.",
         fingerprint=f"{RULE.code}:{function.name}",
     )
 

@@ -21,6 +21,7 @@ from dptune.runfile.recognition import is_run_folder, record_of
 from dptune.runfile.record import RunRecord
 
 _COMMIT = re.compile(r"[0-9a-f]{4,40}\+?")
+_SETTING = re.compile(r"(env\.\w+|[a-z_]+(\.[a-z0-9_]+)?)=[^/]*")  # of a knob, or of what only a prediction changes
 _MOST_NAMED = 4
 RECORDING_HELP = f"run folder; or a recording in {RUNS}, by name or commit (default: the latest)"
 RUN_HELP = RECORDING_HELP.replace("run folder", "run folder or traces", 1)
@@ -78,6 +79,11 @@ def resolved(names: Sequence[str], besides: Sequence[str] = ()) -> list[str]:
     """The runs that names mean: a path as it is; else recordings of dptune-runs by the name of their folder, or by
     their commit, which all recordings at that commit are meant by, without those of `besides`.
     """
+    for name in names:
+        if _SETTING.fullmatch(name) and not _exists(Path(name)):
+            raise UsageError(
+                f"{name} is a setting, not a run", f"`dptune whatif` and `dptune verify` take it as --set {name}"
+            )
     return [run for name in names for run in ([name] if _is_path(name, besides) else _named(name, besides))]
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from dptune.commands.links import LEAST_MOST, SIZES
 from dptune.errors import CaptureError
-from dptune.runfile.links import LINKS_JSON
+from dptune.runfile.links import LINKS_JSON, NO_SWEEP, unmeasured
 
 if TYPE_CHECKING:
     from dptune.capture.launch import Launch
@@ -41,7 +41,8 @@ class Outcome:
     @property
     def lines(self) -> list[str]:
         """The sentences for the user."""
-        return [line for line in (self.line, self.unmeasured and f"links not measured: {self.unmeasured}") if line]
+        why = f"links not measured: {unmeasured(self.unmeasured)}" if self.unmeasured else ""
+        return [line for line in (self.line, why) if line]
 
 
 def find(made: Recording, started: Launch, *, quiet: bool) -> Outcome:
@@ -168,7 +169,7 @@ def _unable(started: Launch, first: Facts) -> str:
         return f"the launcher started dptune once per rank: {_BY_HAND}, under that launcher"
     device = first.device.kind if first.device else ""
     if _BACKENDS.get(first.backend or "") != ("cuda" if device == "rocm" else device):
-        return f"no sweep for {first.backend} with tensors on {device or 'an unknown device'}"
+        return f"{NO_SWEEP}{first.backend} with tensors on {device or 'an unknown device'}"
     if started.interpreter is None:
         return "the ranks' Python is unknown: `dptune links --python PATH` measures them"
     return ""

@@ -50,13 +50,12 @@ def slowdown(spent: Sequence[DeviceTimeline], compute_ns: int) -> tuple[float | 
                 without += often * float(np.median(took[~was_hidden]))
         pairs += len(both)
     if pairs < FEWEST_PAIRS or not without:
-        ran = f"{pairs} {'operation' if pairs == 1 else 'operations'}"
-        need = f"at least {FEWEST_PAIRS} are needed"
-        return f"{ran} ran both with and without overlapping communication at the same place in the step; {need}", pairs
+        ran = f"{pairs} {'operation' if pairs == 1 else 'operations'} of a step"
+        return f"{ran} overlapped communication in some steps only; comparing needs at least {FEWEST_PAIRS}", pairs
     if without < LEAST_SHARE * compute_ns:
         compared = f"{100 * without / compute_ns:.1g} % of the compute"
-        need = f"at least {100 * LEAST_SHARE:g} % is needed"
-        return f"{compared} ran both with and without overlapping communication; {need}", pairs
+        need = f"comparing needs at least {100 * LEAST_SHARE:g} %"
+        return f"only {compared} overlapped communication in some steps and not in others; {need}", pairs
     return beside / without, pairs
 
 

@@ -22,6 +22,7 @@ from dptune.measure.steps.windows import Step, host_steps
 from dptune.measured import StepBasis
 from dptune.trace.events import Trace
 
+NO_LAUNCHES = "the calls that launched them were not recorded"
 NO_STEPS = "no ProfilerStep marks, fewer than two optimizer steps"
 
 

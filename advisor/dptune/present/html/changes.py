@@ -42,7 +42,15 @@ def changes(report: Report, sizes: Sequence[BucketSize]) -> Iterator[Section]:
         parts.append(paragraph(f"{several(len(sizes), 'size')} predicted by replaying the recorded steps."))
         parts.append(_curve(sizes))
     if parts:
-        yield Section("changes", "Changes: verified and predicted", "Changes", "".join(parts))
+        yield Section("changes", f"Changes: {_kinds(intervals, report, sizes)}", "Changes", "".join(parts))
+
+
+def _kinds(intervals: Sequence[Interval], report: Report, sizes: Sequence[BucketSize]) -> str:
+    """How the changes on the page were found: `verified and predicted`."""
+    used = {interval.color for interval in intervals}
+    kinds = ["verified"] if report.verified or _VERIFIED in used else []
+    kinds += ["predicted"] if sizes or _PREDICTED in used else []
+    return " and ".join(kinds) or "upper bounds"
 
 
 def _verified(proofs: Sequence[Verified]) -> Iterator[Interval]:

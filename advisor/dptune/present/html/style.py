@@ -69,6 +69,7 @@ code { font-size: .9em; background: var(--paper); border: 1px solid var(--line);
   linear-gradient(to left, var(--paper) 40%, transparent) right / 1.5rem 100% no-repeat local,
   linear-gradient(to right, var(--faint), transparent) left / .4rem 100% no-repeat scroll,
   linear-gradient(to left, var(--faint), transparent) right / .4rem 100% no-repeat scroll; }
+.paper { display: none; }
 .table { margin: .5rem 0; } .tall { max-height: 30rem; overflow-y: auto; }
 table { border-collapse: collapse; font-size: .875rem; overflow-wrap: normal; } th { text-align: left; }
 th, td { padding: .2rem .8rem .2rem 0; border-bottom: 1px solid var(--line); vertical-align: top; }
@@ -141,6 +142,7 @@ footer { margin-top: 2.5rem; color: var(--faint); font-size: .875rem; }
 @media print { body { max-width: none; padding: 0; font-size: 10.5pt; } * { print-color-adjust: exact; }
   nav, #text { display: none; } th button { text-decoration: none; } .card { break-inside: auto; }
   .clip { display: inline; } .table { max-height: none; overflow: visible; } .sortable th { position: static; }
-  h2, h3, h4, .tag { break-after: avoid; } tr { break-inside: avoid; }
+  h2, h3, h4, h2 + p, h3 + p, .tag { break-after: avoid; } tr { break-inside: avoid; }
+  .tall tbody tr:nth-child(n+25) { display: none; } .screen { display: none; } .paper { display: block; }
   details::details-content { content-visibility: visible; display: block; } }
 """

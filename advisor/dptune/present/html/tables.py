@@ -15,7 +15,7 @@ from dptune.present.sections import kernels, ranks, traffic
 from dptune.present.table import Cell, Column, absent_throughout
 
 _MOST_ROWS = 2_000
-_TALL = 24  # rows: a longer table scrolls inside the page
+TALL = 24  # rows: a longer table scrolls inside the page; on paper the rest is left out
 _LONG = 60  # characters: a longer name is cut off after its second line
 _FIGURE = re.compile(r"[~<]?(-?[\d,]+(?:\.\d+)?)(?: ?(%|ms|us|bytes|KiB|MiB|GiB))?")
 _BYTES = {"KiB": 1024, "MiB": 1024**2, "GiB": 1024**3}
@@ -54,14 +54,15 @@ def table(columns: Sequence[Column], rows: Sequence[Sequence[Cell]], caption: st
     holes = dict.fromkeys(
         str(cell) for row in rows for i, cell in enumerate(row) if i in kept and isinstance(cell, Hole)
     )
-    tall = " tall" if len(rows) > _TALL else ""
-    more = f"Scroll for all {len(rows):,} rows." if tall else ""
+    tall = " tall" if len(rows) > TALL else ""
+    more, printed = f"Scroll for all {len(rows):,} rows.", f"The first {TALL} of {len(rows):,} rows."
     if len(rows) > _MOST_ROWS:
         more = f"The first {_MOST_ROWS:,} of {len(rows):,} rows."
+    notes = f'<div class="screen">{note(more)}</div><div class="paper">{note(printed)}</div>' if tall else ""
     opening = f'<div class="scroll table{tall}" tabindex="0" role="region" aria-label="{text(caption)}">'
     return (
         f'{opening}<table class="sortable"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
-        f"{note(more)}{''.join(note(reason) for reason in [*reasons, *holes])}"
+        f"{notes}{''.join(note(reason) for reason in [*reasons, *holes])}"
     )
 
 

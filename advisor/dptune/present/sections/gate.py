@@ -40,6 +40,8 @@ def page(gate: Gate, width: int) -> Iterator[Line]:
         yield from wrapped(f"verdict: {gate.verdict}", width, "  ", "    ")
     for advice in gate.tripped:
         yield from wrapped(f"{tag(advice)}: {advice.title}{_at(advice)}", width, "  ", "    ")
+        if advice.remedy:
+            yield from wrapped(f"change: {advice.remedy}", width, "    ", "      ")
         for words in savings(advice, gate.verified, gate.step_ns):
             role = "plain" if words.startswith("Verified") else "dim"
             yield from wrapped(f"{words[0].lower()}{words[1:]}", width, "    ", "      ", role)

@@ -25,7 +25,8 @@ _COLUMNS = (
 _WORDS = (
     "tensors: peak memory in tensors; reserved: peak memory held by torch's allocator, {basis}; of all: reserved as a "
     "share of the device; unused: part of reserved that no tensor used at the peak; allocated: sum of a step's "
-    "allocations; growth: memory that a step leaves allocated (as traced{window}); mallocs: {calls} "
+    "allocations; growth: allocated at the end of a step minus at the end of the step before, median (as "
+    "traced{window}); mallocs: {calls} "
     "calls per step, which can make the device wait."
 )
 _BASIS = {"run": "over the whole run", "steps": "in the traced steps"}
@@ -68,11 +69,26 @@ def _asked(found: list[MemoryFigures]) -> str:
     first = next((figures for figures in found if figures.known("window") is not None), None)
     if first is None:
         return ""
-    growth = shown(lambda: first.growth_bytes_per_step, lambda size: f"leaves {data(size)} behind")
     return (
         f"Each step allocates {data(first.allocated_bytes_per_step)} in {times(first.allocations_per_step)} allocations"
-        f"{f' and {growth}' if isinstance(growth, str) else ''} (rank {first.rank}{_WINDOW[first.window]})."
+        f" (rank {first.rank}{_WINDOW[first.window]}).{_growth(first)}"
     )
+
+
+def _growth(figures: MemoryFigures) -> str:
+    """How much more is allocated from the end of one step to the end of the next, and whether that is a leak."""
+    growth, least = figures.known("growth_bytes_per_step"), figures.known("least_growth_bytes")
+    if growth is None:
+        return ""
+    if not growth:
+        return " As much is allocated at the end of a step as at the end of the step before (median)."
+    sign = "more" if growth > 0 else "less"
+    more = f" At the end of a step, {data(abs(growth))} {sign} is allocated than at the end of the step before (median)"
+    if growth < 0:
+        return f"{more}."
+    if least is None:
+        return f"{more}; with fewer than 4 consecutive steps this does not show a leak."
+    return f"{more}, in every step." if least > 0 else f"{more}, but not in every step."
 
 
 def _mallocs(found: list[MemoryFigures], calls: str) -> str:

@@ -106,7 +106,7 @@ def _communication(row: CommunicationFigures, kind: str, window_ns: int, steps: 
 
 
 def _together(overlap: OverlapFigures) -> str:
-    said = f"Compute-to-communication ratio: {number(overlap.compute_per_communication)}."
+    said = f"Compute-to-communication ratio, waiting included: {number(overlap.compute_per_communication)}."
     slowdown = overlap.known("slowdown")
     if slowdown is None:
         return f"{said} Slowdown of compute by communication: {Hole(overlap.missing['slowdown'])}."

@@ -110,7 +110,7 @@ def _origin(annotation: Any) -> Any:
 def explained(rule: Rule, doc: str, limits: Mapping[str, float], pack: str, width: int) -> Iterator[Line]:
     """The rule's own page: what its file says, then the thresholds in force."""
     yield line(f"{rule.code} {rule.name}", "strong")
-    yield from wrapped(rule.summary, width)
+    yield from wrapped(doc.strip().partition("\n")[0] or rule.summary, width)
     preview = "; in preview: it runs only when it is selected" if rule.preview else ""
     needs = "; has findings only in recordings of dptune profile" if rule.needs and not rule.also_traces else ""
     yield from wrapped(

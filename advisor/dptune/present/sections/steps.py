@@ -46,7 +46,7 @@ def _which_steps(measured: Measured) -> Iterator[str]:
     counts = set(steps.by_rank.values())
     many = several(max(counts), "traced step") if len(counts) == 1 else f"{min(counts)} to {max(counts)} traced steps"
     known = steps.known("similarity")
-    sure = "" if known is None else f" They share {percent(known)} of their operations."
+    sure = "" if known is None else f" {percent(known)} of their operations are the same."
     where = " on each rank" if len(steps.by_rank) > 1 else ""
     yield f"Shares in this report are of {many}{where}, {_BASES[steps.basis]}.{sure}"
     for step in steps.set_aside:

@@ -227,6 +227,9 @@ def _steps(measured: Measured, site: CopySite) -> int:
     return len({step.number for rank in ranks for device in rank.devices for step in device.steps})
 
 
+_SAME_CALLS = 0.005  # per step: fewer are not shown
+
+
 def _site(copy: CopyFigures, site: CopySite, steps: int) -> str:
     size = shown(lambda: site.copy_bytes, data)
     where = [
@@ -237,7 +240,11 @@ def _site(copy: CopyFigures, site: CopySite, steps: int) -> str:
     noun = "copy" if site.calls_per_step == 1 else "copies"
     each = " in every step" if site.every_step else ""
     took = f" ({ns_as_ms(site.total_ns / steps)} ms)" if steps else ""
-    held = f", {times(site.blocking_calls / steps)} of them blocking" if steps and site.known("blocking_calls") else ""
+    blocking = site.blocking_calls / steps if steps and site.known("blocking_calls") else 0.0
+    all_block = abs(blocking - site.calls_per_step) < _SAME_CALLS
+    held = f", {times(blocking)} of them blocking" if blocking and not all_block else ""
+    if all_block:
+        noun = f"blocking {noun}"
     memory = shown(lambda: copy.pinned, lambda pinned: " pinned" if pinned else " pageable")
     return (
         f"{_DIRECTIONS[copy.direction]}{memory if isinstance(memory, str) else ''}: {' '.join(where)}, "

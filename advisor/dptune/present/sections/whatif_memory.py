@@ -18,7 +18,6 @@ _COLUMNS = (
     Column("now"),
     Column("fits", right=False),
 )
-_PARTS = (Column("at the peak", right=False), Column("then"), Column("now"))
 FITS: dict[Fits, str] = {"yes": "fits", "no": "does not fit", "unknown": "unknown"}
 _ROLES: dict[Fits, Role] = {"yes": "good", "no": "error", "unknown": "warning"}
 _LONGEST_NAME = 30  # of a set of changes inside the table
@@ -41,9 +40,20 @@ def memory(whatif: WhatIf, width: int) -> Iterator[Line]:
     yield from table(_COLUMNS, rows, width)
     if len(predictions) == 1:
         parts = sorted(known[0].components, key=lambda part: -part.then_bytes)
-        yield from table(_PARTS, [[part.name, data(part.then_bytes), data(part.now_bytes)] for part in parts], width)
+        rows = [[part.name, data(part.then_bytes), data(part.now_bytes)] for part in parts]
+        yield from table(_parts(known[0]), rows, width)
     yield from _capacity(known[0], width)
     yield from _tracked(predictions, width)
+
+
+def _parts(prediction: MemoryPrediction) -> tuple[Column, ...]:
+    """The columns of what a peak consists of, with the phase of each peak."""
+    then, now = (
+        f" in {phase}" if phase else "" for phase in (prediction.known("phase"), prediction.known("now_phase"))
+    )
+    if then == now:
+        return Column(f"at the peak{then}", right=False), Column("then"), Column("now")
+    return Column("at the peak", right=False), Column(f"then{then}"), Column(f"now{now}")
 
 
 def _tracked(predictions: Sequence[MemoryPrediction], width: int) -> Iterator[Line]:

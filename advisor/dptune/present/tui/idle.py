@@ -59,7 +59,7 @@ class Idle(Container):
         self._table = Gaps(id="gap-list")
         self._table.border_title = "Longest gaps (traced times)"
         share = shown(lambda: self._report.measured.step_account.share("idle_ns"), percent)
-        self._table.border_subtitle = "" if isinstance(share, Hole) else f"devices idle for {share} of the step"
+        self._table.border_subtitle = "" if isinstance(share, Hole) else f"devices idle for {share} of the step (mean)"
         yield self._table
         self._words = Pane(lambda width: self._details(0, width), id="idle-text", classes=FRAMED)
         self._words.border_title = "Selected gap"

@@ -97,6 +97,11 @@ class RankMap(VerticalScroll, can_focus=True):
             at = self._late.index(self.rank) + 1 if self.rank in self._late else 0
             self._go(self._late[at % len(self._late)])
 
+    def show_rank(self, rank: int) -> None:
+        """Put the cursor on a rank, if it is on the map."""
+        if rank in self._lags:
+            self._go(rank)
+
     def action_open(self) -> None:
         """Show the median step of the rank under the cursor."""
         self.post_message(GoTo(self.rank))
@@ -163,6 +168,9 @@ class RankMap(VerticalScroll, can_focus=True):
         late = f"▁ to █: late, own delay up to {ns_as_ms(self._most_ns)} ms" if self._late else "no rank is late"
         self.border_subtitle = Text(f"{NOT_LATE} not late  {late}")
         at, _ = self._places()[self.rank]
+        self.call_after_refresh(self._scroll_to_row, at)  # once the tiles have their height
+
+    def _scroll_to_row(self, at: int) -> None:
         self.scroll_to(y=max(at - self.size.height // 2, 0), animate=False)
 
     def _row(self, row: Sequence[Tile], tiles: Sequence[Tile]) -> Text:

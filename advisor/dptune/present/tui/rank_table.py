@@ -163,12 +163,20 @@ class RankTable(Container):
         return action not in _KEYS or self._map_is_shown == (action != "sort")
 
     def action_map(self) -> None:
-        """The map in place of the table, or the table again."""
+        """The map in place of the table, or the table again, at the same rank."""
+        if self._map is None:
+            return
         self.toggle_class("-map")
+        rows = self.query_one(DataTable)
+        ranks = [self._ranks[at].rank for at in self._shown]
         if self._map_is_shown:
+            if 0 < rows.cursor_row < len(ranks):  # the first row is where the table starts, the map at the latest rank
+                self._map.show_rank(ranks[rows.cursor_row])
             self.show_cell()
         else:
-            self._show_row(self.query_one(DataTable).cursor_row)
+            place = ranks.index(self._map.rank) if self._map.rank in ranks else rows.cursor_row
+            self.call_after_refresh(rows.move_cursor, row=place)
+            self._show_row(place)
         self.call_after_refresh(self.focus)
         self.refresh_bindings()
 

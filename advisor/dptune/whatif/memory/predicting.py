@@ -72,6 +72,7 @@ def _prediction(
         high_bytes=round(high),
         overhead_bytes=round(overhead),
         phase=after.fullest.phase,
+        now_phase=before.fullest.phase,
         components=_components(before, after),
         fits=_fits(low, high, overhead, capacity),
     )
