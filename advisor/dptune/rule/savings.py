@@ -221,6 +221,20 @@ class RunView(RanksView):
         found = self._saving(low, high, "replayed", how, likely)
         return found.model_copy(update={"samples_times": grown, "settings": settings})
 
+    def predict_of_less(self, samples: int, bound: Saving, how: str) -> Saving:
+        """What a step saves whose passes compute as on so many samples of the loader, in the same number of samples.
+
+        The interval ends at `bound`, of what may shrink by more than that. Raises Missing as `predict` does.
+        """
+        if self.predictor is None:
+            raise Missing("no step model can predict shorter passes")
+        prediction = self.predictor({"loader.batch_size": samples})
+        step_ns = self.measured.step.time_ns
+        low, likely = (max(0.0, 1 - ns / step_ns) for ns in (prediction.high_ns, prediction.step_ns))
+        high = max(likely, bound.high_share)
+        how = f"{how}, a step takes {decimals(prediction.step_ns / 1e6)} ms instead of {decimals(step_ns / 1e6)}"
+        return self._saving(low, high, "replayed", f"{how}; upper end: {bound.how}", likely)
+
     def ceiling(self, changes: Sequence[Change] | Mapping[str, Value]) -> Saving:
         """An upper bound of what the changes together would save, where the step model is too inaccurate to predict.
 
