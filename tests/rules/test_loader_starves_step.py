@@ -669,9 +669,7 @@ def rows_of_tensors(make_facts, workers=0):
     facts = waiting_ranks(make_facts, 5, 6, forms=())
     rows = loader(workers, dataset="TensorDataset", batch_size=64)
     cpu = DeviceFacts("cpu", cores=8, usable_cores=8, torch_threads=1)
-    return [
-        replace(each, loaders=[rows], device=cpu, windows=[replace(each.windows[0], sampled=[])]) for each in facts
-    ]
+    return [replace(each, loaders=[rows], device=cpu, windows=[replace(each.windows[0], sampled=[])]) for each in facts]
 
 
 @pytest.mark.parametrize(

@@ -66,9 +66,7 @@ def test_a_replay_with_fewer_samples_gives_the_lower_end(ask, make_measured, mak
         ({}, "cpu", False),
     ],
 )
-def test_elsewhere_the_saving_is_an_upper_bound(
-    ask, make_measured, make_facts, predict, input_more, device, predicts
-):
+def test_elsewhere_the_saving_is_an_upper_bound(ask, make_measured, make_facts, predict, input_more, device, predicts):
     predictor = predict("loader.batch_size", {8: 0.7}) if predicts else None
     figures = prepared(**{"tensor_bytes": IDS // 10, **input_more})
     (advice,) = ask("DP506", make_measured(device=device, input=figures), of_ids(make_facts), predictor=predictor)

@@ -18,10 +18,10 @@ from torch.utils.data import Subset
 from dptune.capture.injected.observe.places import is_the_users, relative
 
 _OPENING = ("ZipFile", "TarFile", "h5py.File", "tarfile.open", "lmdb.open", "netCDF4.Dataset", "sqlite3.connect")
-_OVER_ALL = frozenset(
-    ("mean", "std", "var", "min", "max", "amin", "amax", "median", "quantile", "sum", "norm", "unique", "bincount")
-    + ("nanmean", "nanstd", "std_mean", "var_mean", "argsort", "sort", "sort_values", "percentile", "histogram")
-)  # functions and methods that read all values
+_OVER_ALL = {
+    *("mean", "std", "var", "min", "max", "amin", "amax", "median", "quantile", "sum", "norm", "unique", "bincount"),
+    *("nanmean", "nanstd", "std_mean", "var_mean", "argsort", "sort", "sort_values", "percentile", "histogram"),
+}  # functions and methods that read all values
 _ONCE = ("__init__", "__setstate__")  # methods that do not run for each sample
 _MOST = 32
 

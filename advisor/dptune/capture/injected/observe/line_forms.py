@@ -84,7 +84,9 @@ def _form(file: str, line: int, called: CodeType | None) -> str:
         return "copy"
     if any(_builds(call) for call in calls):
         return "tensor"
-    if any(_WEIGHTED.match(ast.unparse(call.func)) and any(each.arg == "p" for each in call.keywords) for call in calls):
+    if any(
+        _WEIGHTED.match(ast.unparse(call.func)) and any(each.arg == "p" for each in call.keywords) for call in calls
+    ):
         return "weighted"
     if any(map(_grows, calls)):
         return "joining"
