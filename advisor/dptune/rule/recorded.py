@@ -363,6 +363,7 @@ WORDS = {  # what a trace lacks, by the names of facts that rules ask for
     "undivided_losses": "whether losses are divided by the number of micro-batches",
     "norm_samples": "how many samples BatchNorm layers normalize",
     "zero_rates": "whether the learning rate is zero",
+    "unrestored_states": "whether optimizers start with the state of a checkpoint",
     "counted_padding": "whether padding counts as a target",
     "training_mode": "whether the model is evaluated in training mode",
     "plateaus": "which values ReduceLROnPlateau decides by",
