@@ -4,7 +4,7 @@
 
 Checkpoints that the script loads with `torch.load` itself, and the first step of each optimizer. Reported if
 
-- the checkpoint has weights and the state of an optimizer, such as the moments of Adam or the momentum of SGD;
+- the checkpoint has weights and the state of an optimizer (the moments of Adam, the momentum of SGD);
 - the function that loads it keeps its epoch or step, so training continues from there;
 - all parameters of the optimizer start with the checkpoint's weights, and the state in it has their shapes;
 - the optimizer has no state at its first step.

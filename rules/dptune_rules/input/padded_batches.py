@@ -31,8 +31,8 @@ Where lengths differ within a batch, group samples of similar length:
 
 The saving is an upper bound: compute, and waiting for the rank with the longest batch, shrink with the square of the
 length. On CPUs with DistributedDataParallel, if no sample reaches the length and batches are token ids that the step
-hardly waits for, it is predicted: from what a replay saves with so many fewer samples, because layers compute on each
-token alike, up to that bound.
+hardly waits for, it is predicted: from what a replay with proportionally fewer samples saves, because layers compute on
+each token alike, up to that bound.
 
 ## When to leave it alone
 
