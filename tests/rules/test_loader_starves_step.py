@@ -675,7 +675,7 @@ def rows_of_tensors(make_facts, workers=0):
 @pytest.mark.parametrize(
     ("sample_bytes", "workers", "at_once", "basis"),
     [
-        (4096, 0, True, "sampled"),
+        (4096, 0, True, "timed"),
         (4097, 0, True, "bound"),
         (16384, 0, True, "bound"),
         (16385, 0, False, "bound"),
@@ -685,7 +685,7 @@ def rows_of_tensors(make_facts, workers=0):
 def test_small_samples_of_tensors_need_no_workers(
     ask, make_measured, make_facts, sample_bytes, workers, at_once, basis
 ):
-    """The wait is 50 and 60 % of a step: at least 0.6 of the lower one is saved, of which a cheaper batch keeps 0.3."""
+    """The wait is 50 and 60 % of a step: at least half of 0.6 of the lower one is saved."""
     made_of = prepared(9, 6, 4, read_by="TensorDataset.__getitem__", collated_by="default_collate")
     made_of = made_of.model_copy(update={"tensor_bytes": 64 * sample_bytes})
     measured = make_measured(device="cpu", input=waiting(0.55, preparing=made_of))
@@ -693,8 +693,8 @@ def test_small_samples_of_tensors_need_no_workers(
     assert ("index a whole batch of the TensorDataset at once" in advice.title) == at_once
     assert (advice.changes == []) == at_once
     assert advice.saves.basis == basis
-    if basis == "sampled":
-        assert advice.saves.low_share == pytest.approx(0.7 * 0.6 * 0.5)
+    if basis == "timed":
+        assert advice.saves.low_share == pytest.approx(0.5 * 0.6 * 0.5)
         assert advice.saves.predicted_share == pytest.approx(0.8 * 0.55, abs=0.05)
 
 
