@@ -80,6 +80,5 @@ def _files_of(facts: Facts) -> Iterator[str]:
     for window in facts.windows:
         for sample in window.sampled:
             yield from (match["file"] for frame in sample.path if (match := _FRAME.fullmatch(frame)))
-    for made in (*facts.optimizers, *facts.loaders):
-        if made.where:
-            yield made.where.rpartition(":")[0]
+    made_at = [*(optimizer.where for optimizer in facts.optimizers), *(loader.where for loader in facts.loaders)]
+    yield from (where.rpartition(":")[0] for where in made_at if where)
