@@ -18,6 +18,9 @@ _REMEDIES = {
     "histogram": "Compute histograms every N steps.",
     "rows": "Convert the columns to NumPy arrays or tensors once, before the loop, and index those.",
     "sorting": "Python sorts all values: compute this once per epoch, or use `torch.sort` on one tensor.",
+    "weighted": "Each weighted draw sums the weights of all items: draw the items of many steps in one call.",
+    "deque": "A deque walks to each item that is drawn: keep the items in a list, or in arrays that one index reads.",
+    "joining": "All values so far are copied each time: append to a list and join once per epoch, or keep sums.",
     "items": "Each `.item()` reads one value: index with tensors (`table[rows] = losses`), or call `.tolist()` once "
     "for all values.",
     "elements": "This is a Python loop over single values: use NumPy or torch operators on whole arrays, or compile "

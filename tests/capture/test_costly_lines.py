@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import inspect
 
+import numpy as np
 import pytest
+import torch
 from torch.utils.data import Dataset, Subset
 
 from dptune.capture.injected.observe.costly_lines import costly_lines
@@ -32,6 +34,41 @@ class Samples(Dataset):
 
 class Inherits(Samples):
     pass
+
+
+class Sensors(Dataset):
+    """Five samples of three values."""
+
+    def __init__(self):
+        self.x, self.y, self.scale = torch.randn(5, 3), np.ones(5), torch.ones(3)
+        self.frame = np.zeros(5, dtype=[("speed", float)])
+        self.mean = self.x.mean(0)
+
+    def __len__(self):
+        return 5
+
+    def __getitem__(self, at):
+        row = self.x[at] - self.x.mean(0)  # statistics
+        row = row / torch.std(self.x, dim=0)  # statistics
+        speed = self.frame["speed"].max()  # statistics
+        label = self.y[at] / np.max(self.y)  # statistics
+        return row, speed, label, self.x[at].mean(), self.x[at : at + 2].std(0), self.scale.sum(), row.max(), self.mean
+
+
+class Stream(Sensors):
+    """Without a length, so that it is not known what holds all samples."""
+
+    def __len__(self):
+        raise TypeError
+
+
+def test_statistics_of_all_samples_computed_for_each():
+    lines, first = inspect.getsourcelines(Sensors)
+    file = relative(inspect.getsourcefile(Sensors) or "")
+    marked = {f"{file}:{first + at}": "statistics" for at, line in enumerate(lines) if line.endswith("# statistics\n")}
+    assert len(marked) == 4
+    assert costly_lines(Sensors()) == marked
+    assert costly_lines(Stream()) == {}
 
 
 @pytest.mark.parametrize("data", [Samples([], ["first"], ""), Inherits([], ["first"], "")])

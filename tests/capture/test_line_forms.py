@@ -49,7 +49,19 @@ def step(model, rows, chosen, text, frame, scores):
             held[row][k] = scores[row, k].item()
     for k in range(3):
         noise = torch.randn(9)
+    for token in text.lower().split():
+        ids.append(held.get(token))
+    drawn = rng.choice(9, size=3, p=scores)
+    any_drawn = rng.choice(9)
+    picked = random.sample(rows, 3)
     return kept
+
+def log(self, out):
+    self.outputs = torch.cat([self.outputs, out])
+    self.losses = np.append(self.losses, out)
+    every = np.concatenate(self.parts)
+    both = torch.cat([out, out])
+    return torch.stack([one for one in self.parts])
 """
 
 
@@ -85,11 +97,29 @@ def line_of(text):
         ("x = layer(x)", ""),
         ("total += c", "elements"),
         ("noise = torch", ""),
+        ("ids.append", "reading"),
+        ("drawn = rng", "weighted"),
+        ("any_drawn", ""),
+        ("picked = ", "deque"),
         ("return kept", ""),
     ],
 )
 def test_forms_of_the_innermost_line(functions, text, form):
     assert form_of([(functions["step"], line_of(text))])[0] == form
+
+
+@pytest.mark.parametrize(
+    ("text", "form"),
+    [
+        ("self.outputs = torch.cat", "joining"),
+        ("self.losses = np.append", "joining"),
+        ("every = ", "joining"),
+        ("both = ", ""),
+        ("return torch.stack", ""),
+    ],
+)
+def test_what_an_attribute_holds_is_joined_again(functions, text, form):
+    assert form_of([(functions["log"], line_of(text))])[0] == form
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Losses that expect logits and are given probabilities."""
+"""Losses that expect logits or log-probabilities and are given other outputs."""
 
 from __future__ import annotations
 
@@ -47,7 +47,13 @@ def test_a_recording_names_the_lines_of_the_softmax_and_the_loss(profile):
 
 
 X = torch.randn(6, 4, 3, requires_grad=True)
+WEIGHT, BIAS = torch.randn(5, 4, requires_grad=True), torch.randn(5, requires_grad=True)
 TARGETS = torch.zeros(6, 3, dtype=torch.long)
+
+
+def normalized_apart(outputs):
+    """The cross entropy in two terms."""
+    return F.nll_loss(outputs, TARGETS[:, 0]) + outputs.logsumexp(1).mean()
 
 
 def found(loss, passes=1):
@@ -104,6 +110,16 @@ def found(loss, passes=1):
             "binary_cross_entropy_with_logits",
             None,
         ),
+        (lambda: F.nll_loss(X.softmax(1), TARGETS), "softmax", "nll_loss", None),
+        (lambda: F.nll_loss(X[..., 0].sigmoid(), TARGETS[:, 0]), "sigmoid", "nll_loss", None),
+        (lambda: F.nll_loss(F.linear(X[..., 0], WEIGHT, BIAS), TARGETS[:, 0]), "layer", "nll_loss", None),
+        (
+            lambda: F.nll_loss(F.linear(X, WEIGHT[:, :3]).transpose(1, 2), TARGETS[:, :1].expand(6, 4)),
+            "layer",
+            "nll_loss",
+            None,
+        ),
+        (lambda: F.nll_loss(F.conv1d(X, WEIGHT[..., None]), TARGETS) / 2, "layer", "nll_loss", None),
         (lambda: F.multilabel_soft_margin_loss(X[..., 0].sigmoid(), torch.zeros(6, 4)), "sigmoid", "logsigmoid", None),
     ],
 )
@@ -119,6 +135,9 @@ def test_found_in_any_layout(loss, applied, function, classes):
         lambda: F.cross_entropy(X, TARGETS),
         lambda: F.cross_entropy(F.log_softmax(X, 1), TARGETS),  # the same again
         lambda: F.nll_loss(X.softmax(1).log(), TARGETS),
+        lambda: F.nll_loss(F.linear(X[..., 0], WEIGHT).log_softmax(1), TARGETS[:, 0]),
+        lambda: F.nll_loss(F.linear(X[..., 0], WEIGHT) - 1, TARGETS[:, 0]),  # computed further
+        lambda: normalized_apart(F.linear(X[..., 0], WEIGHT)),
         lambda: F.cross_entropy(X.softmax(1) / 0.07, TARGETS),  # logits of a limited size
         lambda: F.cross_entropy(X.softmax(2), TARGETS),  # over places, as attention
         lambda: F.cross_entropy(X.softmax(1).flatten(1), torch.zeros(6).long()),  # classes and places in one

@@ -64,6 +64,23 @@ def test_the_functions_that_the_script_calls_are_named_with_their_lines(ask, mak
 
 
 @pytest.mark.parametrize(
+    ("call", "may_be_needed"),
+    [
+        ({"function": "all_reduce"}, True),
+        ({"function": "all_gather", "library": "accelerate", "through": "accelerate.Accelerator.gather"}, True),
+        ({"function": "barrier"}, False),
+        ({"function": "all_gather_object"}, False),
+    ],
+)
+def test_a_result_that_the_loss_uses_is_needed(ask, make_measured, make_facts, hand_made, call, may_be_needed):
+    """As the number of tokens over all ranks is."""
+    known = {"where": "train.py:9", "ranks": [0, 1], "calls": 20, "host_ns": 40_000_000, **call}
+    facts = make_facts(ddp=[DDP], calls=[CallFacts(**known)], calls_steps=20)
+    (advice,) = ask("DP105", make_measured(overlap=hand_made.overlap(*ROWS)), [facts])
+    assert advice.watch.startswith("Keep a call whose result the loss") == may_be_needed
+
+
+@pytest.mark.parametrize(
     ("library", "through", "said"),
     [
         ("lightning", "lightning.LightningModule.log", "LightningModule.log (train.py:9); pass sync_dist=False, or"),

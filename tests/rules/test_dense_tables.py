@@ -39,7 +39,7 @@ def run(make_measured, hand_made):
     return made
 
 
-def test_unused_rows_are_sent_and_updated(ask, run, make_facts):
+def test_unused_rows_are_sent_and_updated(ask, run, make_facts, hand_made):
     """80 % of the gradients and of the parameters are the table, 98 % of which no step uses."""
     (advice,) = ask("DP111", run(), facts(make_facts, table(2_000)))
     assert advice.title == (
@@ -49,9 +49,28 @@ def test_unused_rows_are_sent_and_updated(ask, run, make_facts):
     assert advice.why == (
         "Rows with a zero gradient cost up to 39 % of a step: 16 % to send them, 24 % for Adam to update them."
     )
-    assert advice.saves.high_share == pytest.approx(0.8 * 0.98 * (0.2 + 0.3) * 1.0, rel=0.01)
+    written = 0.98 * 4 * MB / 2 / hand_made.STEP_NS  # at 2 bytes per ns
+    assert advice.saves.high_share == pytest.approx(0.8 * 0.98 * (0.2 + 0.3) * 1.0 + written, rel=0.01)
     assert (advice.impact, advice.numerics, advice.changes) == ("high", "changes", [])
     assert "SparseAdam" in advice.watch
+
+
+@pytest.mark.parametrize(
+    ("used", "optimizer", "fused", "many"),
+    [
+        (1_100, "AdamW", True, 0),  # 0.6 of 24 % is left: too little for another optimizer
+        (100, "AdamW", True, 1),
+        (15_000, "AdamW", False, 0),
+        (2_000, "AdamW", False, 1),
+        (2_000, "SGD", True, 1),
+        (18_000, "SGD", True, 0),
+    ],
+)
+def test_used_rows_take_longer_in_a_sparse_step(ask, run, make_facts, used, optimizer, fused, many):
+    """80 % of the parameters are the table, and the optimizer takes 30 % of a step."""
+    optimizers = [OptimizerFacts(name=optimizer, parameters=5 * MB // 4, parameter_tensors=8, fused=fused)]
+    known = facts(make_facts, table(used, optimizer=optimizer), ddp=[], optimizers=optimizers)
+    assert len(ask("DP111", run(), known)) == many
 
 
 def test_several_tables_are_one_finding(ask, run, make_facts):

@@ -64,6 +64,7 @@ def test_workers_must_spare_more_than_the_steps_are_noisy(ask, make_measured, ma
         ("index", 14, "make a dict of the positions"),
         ("pop", 14, "replace item i with the last one"),
         ("search", 14, "make a set of its items"),
+        ("statistics", 14, "compute it once in `__init__`"),
         ("mask", 15, ""),  # another line takes the time
         ("unheard", 14, ""),
     ],
@@ -661,6 +662,40 @@ def test_rows_of_tensors_are_indexed_a_batch_at_a_time(ask, make_measured, make_
     facts = make_facts(loaders=[loader(**more)], device=device)
     (advice,) = ask("DP501", make_measured(input=waiting(preparing=made_of)), [facts])
     assert ("at once instead of sample by sample (train.py:12)" in advice.title) == named
+
+
+def rows_of_tensors(make_facts, workers=0):
+    """Two ranks with a free core each, whose steps of 10 ms wait 5 and 6 ms for 64 samples of a TensorDataset."""
+    facts = waiting_ranks(make_facts, 5, 6, forms=())
+    rows = loader(workers, dataset="TensorDataset", batch_size=64)
+    cpu = DeviceFacts("cpu", cores=8, usable_cores=8, torch_threads=1)
+    return [replace(each, loaders=[rows], device=cpu, windows=[replace(each.windows[0], sampled=[])]) for each in facts]
+
+
+@pytest.mark.parametrize(
+    ("sample_bytes", "workers", "at_once", "basis"),
+    [
+        (4096, 0, True, "timed"),
+        (4097, 0, True, "bound"),
+        (16384, 0, True, "bound"),
+        (16385, 0, False, "bound"),
+        (4096, 2, False, "bound"),  # they may be asked for more
+    ],
+)
+def test_small_samples_of_tensors_need_no_workers(
+    ask, make_measured, make_facts, sample_bytes, workers, at_once, basis
+):
+    """The wait is 50 and 60 % of a step: at least half of 0.6 of the lower one is saved."""
+    made_of = prepared(9, 6, 4, read_by="TensorDataset.__getitem__", collated_by="default_collate")
+    made_of = made_of.model_copy(update={"tensor_bytes": 64 * sample_bytes})
+    measured = make_measured(device="cpu", input=waiting(0.55, preparing=made_of))
+    (advice,) = ask("DP501", measured, rows_of_tensors(make_facts, workers))
+    assert ("index a whole batch of the TensorDataset at once" in advice.title) == at_once
+    assert (advice.changes == []) == at_once
+    assert advice.saves.basis == basis
+    if basis == "timed":
+        assert advice.saves.low_share == pytest.approx(0.5 * 0.6 * 0.5)
+        assert advice.saves.predicted_share == pytest.approx(0.8 * 0.55, abs=0.05)
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,10 @@
 """Padding that no sample needs: sizes are made up, savings are worked out by hand."""
 
+from dataclasses import replace
+
 import pytest
 
-from dptune.measured import UserCodeFigures
+from dptune.measured import InputFigures, PreparingFigures, UserCodeFigures
 from dptune.runfile.facts import CompileFacts
 from dptune.runfile.loader import LoaderFacts, PreparingFacts
 from dptune.runfile.padding import PaddingFacts
@@ -24,6 +26,58 @@ def test_batches_twice_as_long_as_their_longest_sample(ask, make_measured, make_
     # Passes take 80 % of a step; half of the length takes a quarter of the time at least.
     assert (advice.saves.low_share, advice.saves.high_share) == (0, pytest.approx(0.75 * 0.8))
     assert (advice.confidence, advice.changes) == ("medium", [])
+
+
+IDS = 10 * 16 * 128 * 8 * 4  # of ten batches of 16 rows with four tensors of ids
+
+
+def of_ids(make_facts, tensor_bytes=IDS, **more):
+    (facts,) = run(make_facts, **more)
+    (loader,) = facts.loaders
+    preparing = PreparingFacts(10, collated_by="collate (data.py:12)", tensor_bytes=tensor_bytes)
+    facts.loaders = [replace(loader, batch_size=16, preparing=preparing)]
+    return [facts]
+
+
+def prepared(tensor_bytes, **more):
+    parts = {"batch_ns": 1, "reading_share": 0.5, "reading_computed_share": 1.0, "collating_share": 0.5}
+    preparing = PreparingFigures(**parts, computed_share=1.0, tensor_bytes=tensor_bytes)
+    return InputFigures(wait_ns=1, computed_share=1.0, preparing=preparing, **{"wait_share": 0.04, **more})
+
+
+def test_a_replay_with_fewer_samples_gives_the_lower_end(ask, make_measured, make_facts, predict):
+    """Half of the length: replayed with 8 instead of 16 samples; the bound is as above."""
+    predictor = predict("loader.batch_size", {8: 0.7})
+    measured = make_measured(device="cpu", input=prepared(IDS // 10))
+    (advice,) = ask("DP506", measured, of_ids(make_facts), predictor=predictor)
+    assert advice.saves.basis == "replayed"
+    assert advice.saves.predicted_share == pytest.approx(0.3)
+    assert 0.2 < advice.saves.low_share < 0.3
+    assert advice.saves.high_share == pytest.approx(0.75 * 0.96)
+    assert advice.saves.how.startswith("replayed with 8 instead of 16 samples per batch, a step takes ")
+
+
+@pytest.mark.parametrize(
+    ("input_more", "device", "predicts"),
+    [
+        ({}, "cuda", True),
+        ({"wait_share": 0.06}, "cpu", True),
+        ({"tensor_bytes": IDS // 10 + 1}, "cpu", True),  # images beside them
+        ({}, "cpu", False),
+    ],
+)
+def test_elsewhere_the_saving_is_an_upper_bound(ask, make_measured, make_facts, predict, input_more, device, predicts):
+    predictor = predict("loader.batch_size", {8: 0.7}) if predicts else None
+    figures = prepared(**{"tensor_bytes": IDS // 10, **input_more})
+    (advice,) = ask("DP506", make_measured(device=device, input=figures), of_ids(make_facts), predictor=predictor)
+    assert (advice.saves.basis, advice.saves.low_share) == ("bound", 0)
+
+
+def test_lengths_that_differ_are_not_replayed(ask, make_measured, make_facts, predict):
+    predictor = predict("loader.batch_size", {8: 0.7, 7: 0.7, 9: 0.7})
+    facts = of_ids(make_facts, longest=128, filled=0.4)
+    (advice,) = ask("DP506", make_measured(device="cpu", input=prepared(IDS // 10)), facts, predictor=predictor)
+    assert advice.saves.basis == "bound"
 
 
 def test_quiet_where_the_longest_sample_needs_it(ask, make_measured, make_facts):

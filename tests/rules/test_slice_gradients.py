@@ -33,7 +33,7 @@ def test_the_function_its_slices_and_what_takes_them_at_once():
     (advice,) = ask(slices())
     assert advice.title == (
         "`read` (net.py:12) spends 44 % of the step on the gradients of 336 slices of 84 x 28 x 56 tensors: use "
-        "unbind, split or chunk"
+        "unbind, split or chunk, or unfold if they overlap"
     )
     assert (advice.impact, advice.confidence, advice.saves.high_share) == ("high", "medium", 0.45)
     assert advice.saves.how == "these slices and their backward pass"

@@ -40,6 +40,25 @@ def test_a_loss_with_logits_after_a_sigmoid(ask, make_measured, make_facts):
     assert [one.value for one in advice.evidence] == [3, "train.py:30"]
 
 
+def test_nll_loss_of_the_outputs_of_a_layer(ask, make_measured, make_facts):
+    loss = softmax(applied="layer", loss="nll_loss", classes=None)
+    (advice,) = ask("DP407", make_measured(), [make_facts(probability_losses=[loss])])
+    assert advice.title == (
+        "The loss nll_loss (train.py:30) expects log-probabilities and gets outputs of a layer (model.py:8): it can "
+        "fall without limit"
+    )
+    assert advice.watch.startswith("Use cross_entropy, or apply log_softmax first.")
+    assert [one.label for one in advice.evidence[1:]] == ["layer called at", "loss computed at"]
+
+
+def test_nll_loss_of_probabilities(ask, make_measured, make_facts):
+    (advice,) = ask("DP407", make_measured(), [make_facts(probability_losses=[softmax(loss="nll_loss", classes=None)])])
+    assert advice.title == (
+        "The loss nll_loss (train.py:30) expects log-probabilities and gets softmax outputs (model.py:8)"
+    )
+    assert advice.watch.startswith("Use cross_entropy on the logits, or log_softmax in place of softmax.")
+
+
 def test_both_on_one_line_are_named_once(ask, make_measured, make_facts):
     (advice,) = ask("DP407", make_measured(), [make_facts(probability_losses=[softmax(where="train.py:30")])])
     assert advice.title.count("train.py:30") == 1

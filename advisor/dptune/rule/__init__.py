@@ -48,6 +48,7 @@ from dptune.runfile.slow_steps import SlowSteps
 from dptune.runfile.step_draws import StepDrawFacts, equal_draws
 from dptune.runfile.training_mode import ActiveDropoutFacts, TrainingModeFacts
 from dptune.runfile.undivided_losses import UndividedLossFacts
+from dptune.runfile.unrestored_states import UnrestoredStateFacts
 from dptune.runfile.unused import RepeatedPassFacts, UnusedGradientFacts
 from dptune.runfile.weight_penalties import WeightPenaltyFacts
 
@@ -101,6 +102,7 @@ __all__ = [
     "Threshold",
     "TrainingModeFacts",
     "UndividedLossFacts",
+    "UnrestoredStateFacts",
     "UnusedGradientFacts",
     "WeightPenaltyFacts",
     "call_path",

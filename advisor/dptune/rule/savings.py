@@ -71,9 +71,16 @@ class RunView(RanksView):
         return self.removed(found.by_rank, f"{named} is in {found.samples} stack samples")
 
     def removed(
-        self, spent: Mapping[int, Share], how: str, saved_part: tuple[float, float] = _SAMPLED_PART
+        self,
+        spent: Mapping[int, Share],
+        how: str,
+        saved_part: tuple[float, float] = _SAMPLED_PART,
+        *,
+        timed: bool = False,
     ) -> Saving | None:
-        """What a CPU run saves without work that takes these shares of the steps of each rank, by stack samples.
+        """What a CPU run saves without work that takes these shares of the steps of each rank.
+
+        They are known from stack samples, or, if `timed`, from times measured in untraced steps.
 
         Ranks that are not in `spent` do none of the work; `saved_part` is the least and the largest part of it that is
         saved. None where devices compute, which may hide the work, where not all ranks were recorded, and where the
@@ -85,8 +92,12 @@ class RunView(RanksView):
         share = saved_share(spent, self._busy_steps(with_input=True), self.measured.step.time_ns, ranks)
         alone = [rank for rank, spent_share in spent.items() if spent_share.likely]
         by_rank = "" if len(alone) == ranks else f" of rank {', '.join(map(str, alone))}"
+        if share.least <= 0:
+            return None
+        if timed:
+            return self.timed(share.least, share.likely, share.most, f"{how}{by_rank}", saved_part=saved_part)
         how = f"{how}{by_rank}; the interval includes the sampling error"
-        return self.sampled(share.least, share.likely, share.most, how, saved_part) if share.least > 0 else None
+        return self.sampled(share.least, share.likely, share.most, how, saved_part)
 
     def removed_of_steps(
         self, spent_ns: Mapping[int, Sequence[int]], how: str, *, in_turn: bool = False
@@ -220,6 +231,20 @@ class RunView(RanksView):
         how += UNVALIDATED if self.measured.known("device_kind") not in ("cpu", None) else ""
         found = self._saving(low, high, "replayed", how, likely)
         return found.model_copy(update={"samples_times": grown, "settings": settings})
+
+    def predict_of_less(self, samples: int, bound: Saving, how: str) -> Saving:
+        """What a step saves whose passes compute as on so many samples of the loader, in the same number of samples.
+
+        The interval ends at `bound`, of what may shrink by more than that. Raises Missing as `predict` does.
+        """
+        if self.predictor is None:
+            raise Missing("no step model can predict shorter passes")
+        prediction = self.predictor({"loader.batch_size": samples})
+        step_ns = self.measured.step.time_ns
+        low, likely = (max(0.0, 1 - ns / step_ns) for ns in (prediction.high_ns, prediction.step_ns))
+        high = max(likely, bound.high_share)
+        how = f"{how}, a step takes {decimals(prediction.step_ns / 1e6)} ms instead of {decimals(step_ns / 1e6)}"
+        return self._saving(low, high, "replayed", f"{how}; upper end: {bound.how}", likely)
 
     def ceiling(self, changes: Sequence[Change] | Mapping[str, Value]) -> Saving:
         """An upper bound of what the changes together would save, where the step model is too inaccurate to predict.

@@ -45,6 +45,7 @@ from dptune.runfile.training_mode import ActiveDropoutFacts, TrainingModeFacts
 from dptune.runfile.unaveraged import UnaveragedFacts
 from dptune.runfile.undivided_losses import UndividedLossFacts
 from dptune.runfile.unreached import UnreachedFacts
+from dptune.runfile.unrestored_states import UnrestoredStateFacts
 from dptune.runfile.unused import RepeatedPassFacts, UnusedGradientFacts
 from dptune.runfile.weight_penalties import WeightPenaltyFacts
 from dptune.runfile.window import Window
@@ -225,7 +226,7 @@ class Facts:
     `evaluation_mode` models that are updated in evaluation mode; `unaveraged` parameters that DDP does not average;
     `lost_updates` 16-bit parameters that optimizers leave as they were;
     `repeated_forward` modules that run again within a step on the same inputs;
-    `probability_losses` losses that expect logits and are given probabilities;
+    `probability_losses` losses that are given outputs of the wrong kind;
     `ignored_targets` rows of logits whose targets the loss ignores;
     `discarded_gradients` gradients that are cleared before an optimizer uses them;
     `optimizer_gradients` whether optimizer steps have gradients, and new ones;
@@ -244,9 +245,10 @@ class Facts:
     `clipping` the lines that clip gradients, and whether steps use the clipped ones;
     `counted_padding` padding among the targets of losses; `saved_files` the files that `torch.save` wrote;
     `training_mode` models that are evaluated in training mode; `unreached` parameters that get no gradient;
-    `zero_rates` optimizers that step at a learning rate of zero; `planned_epochs` the iterations of the loop around the
-    loop that draws batches; `ends_early` whether the latter may end before its loader; `plateaus` the values that each
-    `ReduceLROnPlateau` decides by; `joins` whether DDP's `join` handles uneven inputs;
+    `zero_rates` optimizers that step at a learning rate of zero; `unrestored_states` optimizers that start without the
+    state that a loaded checkpoint has; `planned_epochs` the iterations of the loop around the loop that draws batches;
+    `ends_early` whether the latter may end before its loader; `plateaus` the values that each `ReduceLROnPlateau`
+    decides by; `joins` whether DDP's `join` handles uneven inputs;
     `undivided_losses` steps that use the gradients of several backward passes;
     `norm_samples` BatchNorm layers of few samples;
     `active_dropouts` dropout that does not depend on the mode; `step_draws` random numbers that steps draw;
@@ -332,6 +334,7 @@ class Facts:
     training_mode: list[TrainingModeFacts] = field(default_factory=list)
     unreached: list[UnreachedFacts] = field(default_factory=list)
     zero_rates: list[ZeroRateFacts] = field(default_factory=list)
+    unrestored_states: list[UnrestoredStateFacts] = field(default_factory=list)
     plateaus: list[PlateauFacts] = field(default_factory=list)
     undivided_losses: list[UndividedLossFacts] = field(default_factory=list)
     norm_samples: NormSampleFacts | None = None

@@ -1,4 +1,4 @@
-"""Losses that expect logits and are given probabilities."""
+"""Losses that expect logits or log-probabilities and are given other outputs."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from dataclasses import dataclass
 
 @dataclass
 class ProbabilityLossFacts:
-    """A loss that applies softmax or sigmoid itself, to what a softmax or a sigmoid has returned.
+    """A loss that applies softmax or sigmoid itself, to what a softmax or a sigmoid has returned; or an `nll_loss`.
 
     `applied` is `softmax` or `sigmoid`, what the outputs come from, and `where` the script's line that calls it; `loss`
     is the function in the loss that takes logits (`log_softmax`, `binary_cross_entropy_with_logits`, `logsigmoid`), and
-    `loss_where` the line that calls that. `classes`: over how many the loss takes its softmax. `passes`: in how many of
-    the `passes_seen` backward passes of the warm-up steps.
+    `loss_where` the line that calls that. An `nll_loss` takes log-probabilities; `applied` is `layer` where it is given
+    the outputs of a linear or convolution layer. `classes`: over how many the loss takes its softmax. `passes`: in how
+    many of the `passes_seen` backward passes of the warm-up steps.
     """
 
     applied: str

@@ -23,8 +23,9 @@ class SampledFacts:
     of a library that the last line calls, or that of the kind. `form` is the known costly pattern in the source of one
     of the lines, and `form_at` the index of this line in `path`: `constants` (it calls a function of the script with
     constants only), `copy`, `tensor` (made of Python values), `reading`, `writing`, `histogram`, `rows` (of a table),
-    `sorting` or `elements` (a loop over single values); empty if none is known. `spent_ns` is the time by step of the
-    window, numbered from 0 in `steps`, and `looks` the number of samples.
+    `sorting`, `weighted` (draws), `deque` (draws from it), `joining` (of all values so far), `items` or `elements` (a
+    loop over single values); empty if none is known. `spent_ns` is the time by step of the window, numbered from 0 in
+    `steps`, and `looks` the number of samples.
     """
 
     path: list[str] = field(default_factory=list)

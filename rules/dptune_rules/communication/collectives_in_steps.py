@@ -42,6 +42,7 @@ time of the rank that spends most. Where one rank sends to the others, the savin
 ## When to leave it alone
 
 - Model, tensor or pipeline parallel training, and losses over the samples of all ranks: there the step needs them.
+- The loss or the update uses the result, for example the number of tokens over all ranks that the loss is divided by.
 - The collectives are hidden: they then cost no time.
 
 ## References
@@ -67,7 +68,9 @@ from dptune.rule import CallFacts, DdpFacts, Rule, RunView, Threshold
 _LIGHTNING = dict.fromkeys(
     ("log", "log_dict"), "pass sync_dist=False, or on_step=False, on_epoch=True to reduce once an epoch"
 )
+_NEEDED = "Keep a call whose result the loss or the update uses, for example a number of tokens over all ranks."
 _GATHERED = "call it every N steps instead of every step"
+BARRIERS = ("barrier", "monitored_barrier", "Accelerator.wait_for_everyone")  # which have no result
 _PICKLED = "each call pickles objects: send tensors, or call it every N steps"
 _REMEDY = (
     "Remove calls that a step does not need, reduce metrics every N steps, or pass async_op=True and wait when the "
@@ -219,6 +222,7 @@ def check(run: RunView) -> Iterator[Advice]:
             for line in called
         ],
         numerics="same",
+        watch=_NEEDED if any(line.setting in ("", _GATHERED) and line.name not in BARRIERS for line in called) else "",
         fingerprint=RULE.code,
     )
 

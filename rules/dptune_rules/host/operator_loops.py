@@ -33,11 +33,11 @@ whole batch pays that cost once.
 - For checks of single tensors for NaN or infinity: check the loss, or one norm of all tensors (`torch._foreach_norm`
   and a norm of their stack), or check every N steps. Look for the tensor only after a check has failed.
 
-On a CPU, what an operator takes beyond 10 us is compute. Where that is half or more of the time of all operators in the
-loop, one call for the whole batch would compute the same and save little. Look for results that recur: with the same
-pairs in every permutation, compute each pair once and index the table of pairs. Whether results recur is not recorded,
-so the confidence is low, the impact at most medium, and the saving an upper bound. Checks for NaN are exempt: none
-of their compute is needed.
+On a CPU, what an operator takes beyond 10 us is compute, up to 10 ns per input element. Where that is half or more of
+the time of all operators in the loop, one call for the whole batch would compute the same and save little. Look for
+results that recur: with the same pairs in every permutation, compute each pair once and index the table of pairs.
+Whether results recur is not recorded, so the confidence is low, the impact at most medium, and the saving an upper
+bound. Checks for NaN are exempt: none of their compute is needed.
 
 On a CPU, with enough stack samples, the saving is predicted from the sampled time of the loop and of its backward pass,
 which the trace matches by autograd's sequence numbers. The interval ends at 1.3 times this time. It starts at 0.8 times
@@ -82,6 +82,8 @@ COMPUTED_SHARE = Threshold(
     "of the time of the loop's operators: if most of it is compute, one call for all saves less than half. In loops of "
     "small operators 10 to 32 % was beyond 10 us per operator, in a loop over 80,000 samples of sound 62 to 76 %",
 )
+
+MOST_NS = 10  # per input element: operators on small tensors that take longer wait for the host, as on a busy machine
 
 BACKWARD_TIMES = 2  # a backward pass computes two products for each one of the forward pass
 MOST = 3  # loops that are named
@@ -186,10 +188,16 @@ def _is_by_sample(run: RunView, loop: OperatorLoop) -> bool:
 
 def _computes(run: RunView, loop: OperatorLoop) -> bool:
     """Whether most of it is compute that one call for the whole batch also needs; checks need no compute."""
-    computed = loop.least_computed_share
+    computed = _least_computed_share(loop)
     if loop.checks or loop.operator in LAYERS:
         return False
     return computed is not None and computed >= run.limit(COMPUTED_SHARE)
+
+
+def _least_computed_share(loop: OperatorLoop) -> float | None:
+    """Of the time of the loop's operators: what is beyond the cost of calls, as far as inputs are large enough."""
+    least, most = loop.least_computed_share, loop.computed_share
+    return least if least is None or most is None else min(least, MOST_NS * most)
 
 
 def _copies(run: RunView, loop: OperatorLoop) -> bool:
@@ -273,8 +281,8 @@ def _advice(run: RunView, loop: OperatorLoop, called: Sequence[tuple[str, str]],
             Evidence(label=f"{loop.name} at {loop.at}", value=loop.cost_ns / 1e6, unit="ms per step", rank=loop.rank),
             Evidence(label=f"calls of {what}", value=loop.repeats, unit="per call of the function"),
             *(
-                [Evidence(label="compute, at least", value=loop.least_computed_share, unit="of the loop's operators")]
-                if loop.least_computed_share is not None
+                [Evidence(label="compute, at least", value=least, unit="of the loop's operators")]
+                if (least := _least_computed_share(loop)) is not None
                 else []
             ),
             *([] if loop.crossing else call_path_evidence(run, loop.name, loop.at)),

@@ -17,6 +17,8 @@ squared. `unbind`, `split` and `chunk` have one node, which writes each gradient
 
 - A loop over one dimension, `x[:, t]` for each t: `for row in x.unbind(1)`.
 - Parts of a tensor: `q, k, v = x.chunk(3, dim=-1)`, or `x.split([...], dim=-1)`.
+- Windows that overlap, `x[:, t - 8 : t + 1]` for each t: `x.unfold(1, 9, 1)`, a pooling layer for their means or
+  maxima, or differences of `x.cumsum(1)`.
 - `torch.autograd.functional.jacobian(..., vectorize=True)`: if each output depends only on its own sample,
   `torch.autograd.grad(outputs[:, i].sum(), inputs, create_graph=True)` for each output i, or
   `torch.func.vmap(torch.func.jacrev(f))(inputs)`.
@@ -103,7 +105,7 @@ def _through(function: SliceGradients) -> str:
 def _remedy(function: SliceGradients) -> str:
     if function.through:
         return "use torch.autograd.grad on sums over the batch, or torch.func.vmap and jacrev"
-    return "use unbind, split or chunk"
+    return "use unbind, split or chunk, or unfold if they overlap"
 
 
 def _whole(function: SliceGradients) -> str:

@@ -5,11 +5,31 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from dptune.advice import Saving
-from dptune.rule import HotFunction, RunView, Share
+from dptune.measured import PreparingFigures
+from dptune.rule import HotFunction, LoaderFacts, RunView, Share
 
 # Of its time: a cheaper function takes some, and what shares its cores is faster. Of seven scripts the mended one saved
 # 0.8 to 1.4 times the time of the function, and 0.7 to 1.05 times the bound.
 SAVED_PART = (0.7, 1.1)
+
+BY_INDEX_PART = (0.6, 0.8)  # of preparing small samples of tensors, that one call for a batch saved: 64 to 87 %
+BY_INDEX_SAVED = (0.5, 1.5)  # of that: three training loops saved 0.34 to 1.43 times the wait, timed on a busy machine
+SMALL_SAMPLE_BYTES = 4 * 2**10  # up to which it did
+
+
+def by_index(
+    run: RunView, loader: LoaderFacts, preparing: PreparingFigures, *, prepared: float, most: float
+) -> Saving | None:
+    """The saving on CPUs if one call for each tensor takes a batch; None elsewhere, and where samples are not small.
+
+    `prepared` and `most` as below.
+    """
+    if not preparing.tensor_bytes or preparing.tensor_bytes > SMALL_SAMPLE_BYTES * (loader.batch_size or 0):
+        return None
+    least, likely = (part * prepared for part in BY_INDEX_PART)
+    spent = {rank: Share(wait * least, wait * likely, max(most, wait * likely)) for rank, wait in _waits(run).items()}
+    how = f"indexing a batch at once saves 60 % or more of preparing small samples of a {loader.dataset}"
+    return run.removed(spent, how, BY_INDEX_SAVED, timed=True) if spent else None
 
 
 def without_function(run: RunView, culprit: HotFunction, *, prepared: float, most: float) -> Saving | None:

@@ -13,6 +13,7 @@ _REMEDIES = {
     "keep it in an attribute.",
     "index": "`index()` searches the list for each sample: make a dict of the positions once in `__init__`.",
     "search": "`in` searches the list for each sample: make a set of its items once in `__init__`.",
+    "statistics": "It reads all samples for each sample: compute it once in `__init__`, and keep the result.",
     "pop": "`pop(i)` moves all later items of a list: replace item i with the last one, then `pop()`.",
 }
 

@@ -53,14 +53,16 @@ its remedy is known, the saving is predicted as if it took no time: from seven t
 above this bound. Without a known remedy it may have to take that time, so the saving may be zero.
 
 If the slowest line has a known costly pattern, the remedy is named: a comparison with a whole column for each sample,
-an archive that is opened for each sample, `index()` of a list, `pop(i)` from the middle of a list, and the patterns
-that DP901 knows. Otherwise, if the first batches were prepared without random numbers and the script plans several
-epochs, the remedy is to prepare each sample once.
+an archive that is opened for each sample, statistics of all samples, `index()` of a list, `pop(i)` from its middle, and
+the patterns that DP901 knows. Otherwise, if the first batches were prepared without random numbers and the script plans
+several epochs, the remedy is to prepare each sample once.
 
 A `TensorDataset` indexes its tensors for each sample, and the loader stacks the samples again: a batch of 2,048 rows
 and three tensors calls 6,144 operators. It also accepts a list of indices: with `batch_size=None` and a `BatchSampler`
 as the sampler, a batch is one call for each tensor. Samples are then so cheap that workers can only hide the remaining
-cost.
+cost. This is proposed before the first workers, for samples of up to 16 KiB: larger ones take as long to copy. For
+samples of up to 4 KiB it saved 64 to 87 % of the CPU time of preparing batches. Three training loops, timed on a busy
+machine, saved 0.34 to 1.43 times their wait, so the predicted interval is from 0.3 to 1.5 times the wait.
 
 ## When to leave it alone
 
@@ -183,8 +185,8 @@ def check(run: RunView) -> Iterator[Advice]:
     cores = free_cores(run, computed_share_of(run, preparing, now), now)
     slow = slow_part(run, preparing, core_per_process(run, now)) if preparing else None
     cheaper = f"make a batch cheaper to prepare{f': {slow}' if slow else ''}"
-    batched = loader is not None and loader.batch_size is not None and not loader.own_batches
-    if loader and batched and slow and preparing and takes_indices(loader.dataset, preparing):
+    by_index = takes_indices(loader, preparing)
+    if loader and by_index:
         cheaper = (
             f"index a whole batch of the {loader.dataset} at once instead of sample by sample"
             + (f" ({loader.where}):" if loader.where else ":")
@@ -207,7 +209,8 @@ def check(run: RunView) -> Iterator[Advice]:
     if repeats and loader and loader.drops_at and preparing and preparing.reading_share >= run.limit(MOST_SHARE):
         return  # samples-dropped names what to change
     ready_ns = batch_transfer.interval_ns(run, preparing, now, run.limit(KEEPS_UP_SHARE))
-    then = None if repeats or ready_ns or gain < _least_gain(run) else enough
+    at_once = by_index and now == 0  # samples so cheap that workers would hide little more
+    then = None if repeats or ready_ns or at_once or gain < _least_gain(run) else enough
     changes = [] if then is None else [loader_change(run, loader, "num_workers", now, then)]
     if changes and loader and not now and loader.persistent_workers is False:
         changes.append(loader_change(run, loader, "persistent_workers", False, True))
@@ -218,8 +221,12 @@ def check(run: RunView) -> Iterator[Advice]:
     elif longest_idle < longest:
         how += " during which the device is idle"
     saves = of_cheaper = run.bound(0.0, most, how)
-    if culprit and instead and now == 0 and run.times_hold and prepared >= 1 - run.limit(MOST_SHARE):
-        of_cheaper = cheaper_batches.without_function(run, culprit, prepared=prepared, most=most) or of_cheaper
+    if now == 0 and run.times_hold and prepared >= 1 - run.limit(MOST_SHARE):
+        if culprit and instead:
+            of_cheaper = cheaper_batches.without_function(run, culprit, prepared=prepared, most=most) or of_cheaper
+        elif loader and preparing and by_index:
+            predicted = cheaper_batches.by_index(run, loader, preparing, prepared=prepared, most=most)
+            of_cheaper = predicted or of_cheaper
         saves = of_cheaper
     if then is not None:
         most = min(longest_idle * prepared, 1 - (now or longest) / then)
@@ -243,6 +250,8 @@ def check(run: RunView) -> Iterator[Advice]:
         remedy = (
             f"{100 * (1 - prepared):.0f} % of the wait is not batch preparation: check the sampler and memory pinning"
         )
+    elif at_once:
+        why = why.removesuffix(loader_words.WORKERS)
     elif repeats:
         reason = "workers would each return every sample"
     elif gain < _least_gain(run) <= small_gain and enough:

@@ -30,7 +30,9 @@ Where lengths differ within a batch, group samples of similar length:
 - Packing: put several samples into one row, with an attention mask that separates them.
 
 The saving is an upper bound: compute, and waiting for the rank with the longest batch, shrink with the square of the
-length.
+length. On CPUs with DistributedDataParallel, if no sample reaches the length and batches are token ids that the step
+hardly waits for, it is predicted: from what a replay with proportionally fewer samples saves, because layers compute on
+each token alike, up to that bound.
 
 ## When to leave it alone
 
@@ -50,9 +52,11 @@ length.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import ceil
 from typing import Literal
 
 from dptune.advice import Advice, Evidence, Saving
+from dptune.measured import Missing
 from dptune.rule import LoaderFacts, PaddingFacts, Rule, RunView, Threshold
 from dptune_rules.known import in_parentheses, known
 
@@ -66,6 +70,9 @@ MOST_MEAN_LENGTH = Threshold(
     "of the longest sample in the batch: lengths spread evenly from half of the longest to all of it have a mean of "
     "75 %, and grouping them saves about a quarter of the compute, which does not justify another order of the samples",
 )
+
+ID_BYTES = 4 * 8  # of a token in a batch, at most: ids, a mask, types and labels, and no images or features beside them
+MOST_WAIT = 0.05  # of a step for batches: a replay shortens that wait with the batch, padding does not
 
 GROUPED = ("length", "bucket")  # in the class name of a sampler that groups by length
 
@@ -166,7 +173,7 @@ def _card(
         title=f"{100 * needless:.0f} % of each batch is padding{which}{in_parentheses(_where(loader))}: {remedy}",
         why=f"The model computes on padding as on any token.{how}",
         changes=[],
-        saves=_saving(run, needless),
+        saves=_saving(run, loader, padding, needless),
         confidence="medium",
         evidence=[cause, *_evidence(loader, padding)],
         numerics=numerics,
@@ -185,9 +192,28 @@ def _shrinking(run: RunView) -> float:
     return min(rest, run.unstretched(sum(account.share(part) for part in parts)))
 
 
-def _saving(run: RunView, padding: float) -> Saving:
-    most = (1 - (1 - padding) ** 2) * _shrinking(run)
-    return run.bound(0.0, most, "compute and waiting for ranks, which shrink with the square of the length")
+def _saving(run: RunView, loader: LoaderFacts, padding: PaddingFacts, needless: float) -> Saving:
+    """Predicted where all rows of a batch of token ids get shorter alike, else bounded."""
+    most = (1 - (1 - needless) ** 2) * _shrinking(run)
+    bound = run.bound(0.0, most, "compute and waiting for ranks, which shrink with the square of the length")
+    samples = loader.batch_size
+    if needless != padding.needless_share or not samples or not _is_of_ids(run, samples, padding):
+        return bound
+    try:
+        fewer = ceil((1 - needless) * samples)
+        return run.predict_of_less(fewer, bound, f"replayed with {fewer} instead of {samples} samples per batch")
+    except Missing as lack:
+        return bound.without_prediction(lack.reason)
+
+
+def _is_of_ids(run: RunView, samples: int, padding: PaddingFacts) -> bool:
+    """Whether CPUs compute on batches that are token ids and hardly wait for them."""
+    preparing = run.measured.input.known("preparing")
+    if run.measured.known("device_kind") != "cpu" or run.measured.input.wait_share > MOST_WAIT:
+        return False
+    if preparing is None or not preparing.tensor_bytes or not padding.batches:
+        return False
+    return bool(preparing.tensor_bytes <= ID_BYTES * samples * padding.columns / padding.batches)
 
 
 def _where(loader: LoaderFacts) -> str | None:

@@ -1,4 +1,4 @@
-"""A loss that expects logits is given probabilities.
+"""A loss that expects logits is given probabilities, or `nll_loss` is given anything but log-probabilities.
 
 ## What it measures
 
@@ -6,6 +6,9 @@ In warm-up steps, the functions that each backward pass will run, from the loss 
 log_softmax of a cross-entropy, or a loss `..._with_logits`, takes the result of a softmax or a sigmoid, with nothing
 between them but changes of layout. A second softmax must be over the same dimension. Losses inside a part compiled by
 torch.compile are not seen.
+
+Also an `nll_loss` that takes the result of a softmax, of a sigmoid, or of a linear or convolution layer that nothing
+else reads. It does not take logarithms itself.
 
 ## Why it matters
 
@@ -15,6 +18,10 @@ are small because both softmaxes flatten them. The model trains slowly and torch
 `binary_cross_entropy_with_logits` after a sigmoid sees no logit below 0, so a negative sample costs at least
 ln 2 = 0.69.
 
+`nll_loss` only negates what it gets for the class of each sample. Probabilities give it small gradients exactly where
+a prediction is wrong. The outputs of a layer are not limited: the loss falls below zero without end, and no class
+competes with another.
+
 ## What to change
 
 Return the logits, and apply softmax only where probabilities are needed:
@@ -22,6 +29,8 @@ Return the logits, and apply softmax only where probabilities are needed:
     logits = model(inputs)
     loss = F.cross_entropy(logits, targets)
     probabilities = logits.softmax(dim=1)
+
+`F.nll_loss(F.log_softmax(logits, dim=1), targets)` is the same loss.
 
 ## When to leave it alone
 
@@ -32,6 +41,8 @@ Return the logits, and apply softmax only where probabilities are needed:
 
 - PyTorch, CrossEntropyLoss, "The input is expected to contain the unnormalized logits for each class":
   https://pytorch.org/docs/stable/generated/torch.nn.CrossEntropyLoss.html
+- PyTorch, NLLLoss, "The input given through a forward call is expected to contain log-probabilities of each class":
+  https://pytorch.org/docs/stable/generated/torch.nn.NLLLoss.html
 - PyTorch, BCEWithLogitsLoss, which "combines a Sigmoid layer and the BCELoss in one single class":
   https://pytorch.org/docs/stable/generated/torch.nn.BCEWithLogitsLoss.html
 """
@@ -45,12 +56,14 @@ from dptune.rule import ProbabilityLossFacts, Rule, RunView
 from dptune_rules.at_risk import results_at_risk
 from dptune_rules.known import in_parentheses, known
 
+NLL, LAYER = "nll_loss", "layer"  # as facts name the loss, and what its input comes from
+
 RULE = Rule(
     code="DP407",
     name="softmax-before-cross-entropy",
     family="precision",
     kind="risk",
-    summary="a loss that expects logits is given the outputs of a softmax or a sigmoid",
+    summary="a loss that expects logits or log-probabilities is given other outputs",
     since="0.1",
     asked_when_busy=True,
     needs="recording",
@@ -68,21 +81,31 @@ def check(run: RunView) -> Iterator[Advice]:
 def _advice(found: ProbabilityLossFacts) -> Advice:
     at = f" ({found.where})" if found.where and found.where != found.loss_where else ""
     loss_at = in_parentheses(found.loss_where)
+    expected = "log-probabilities" if found.loss == NLL else "logits"
+    gets = "outputs of a layer" if found.applied == LAYER else f"{found.applied} outputs"
     return results_at_risk(
         RULE,
-        title=f"{_name(found)}{loss_at} expects logits and gets {found.applied} outputs{at}{_floor(found)}",
+        title=f"{_name(found)}{loss_at} expects {expected} and gets {gets}{at}{_floor(found)}",
         why=_why(found),
         evidence=[
             Evidence(label="backward passes with this loss", value=found.passes, unit=f"of {found.passes_seen}"),
             *known("classes", found.classes),
             *([] if found.least_loss is None else [Evidence(label="lowest possible loss", value=found.least_loss)]),
-            *known(f"{found.applied} applied at", found.where),
+            *known("layer called at" if found.applied == LAYER else f"{found.applied} applied at", found.where),
             *known("loss computed at", found.loss_where),
         ],
-        remedy=f"Return the logits, and apply {found.applied} only where probabilities are needed.",
+        remedy=_remedy(found),
         watch="Losses before and after the change cannot be compared.",
         subject=f"{found.loss}:{found.applied}",
     )
+
+
+def _remedy(found: ProbabilityLossFacts) -> str:
+    if found.loss == NLL and found.applied == LAYER:
+        return "Use cross_entropy, or apply log_softmax first."
+    if found.loss == NLL:
+        return f"Use cross_entropy on the logits, or log_softmax in place of {found.applied}."
+    return f"Return the logits, and apply {found.applied} only where probabilities are needed."
 
 
 def _name(found: ProbabilityLossFacts) -> str:
@@ -90,12 +113,24 @@ def _name(found: ProbabilityLossFacts) -> str:
 
 
 def _floor(found: ProbabilityLossFacts) -> str:
+    if found.applied == LAYER:
+        return ": it can fall without limit"
     if found.least_loss is None:
         return ""
     return f": with {found.classes} classes it cannot fall below {found.least_loss:.2f}"
 
 
 def _why(found: ProbabilityLossFacts) -> str:
+    if found.applied == LAYER:
+        return (
+            "nll_loss only negates the output for the class of each sample. Training makes these outputs larger "
+            "without limit, and nothing makes those for other classes smaller."
+        )
+    if found.loss == NLL:
+        return (
+            "nll_loss only negates the probability of the class of each sample. Its gradient is smallest where the "
+            "prediction is wrong."
+        )
     if found.loss == "log_softmax":
         return (
             "The loss applies softmax itself. Its inputs lie between 0 and 1, so it can give no class a probability "

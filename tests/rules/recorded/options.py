@@ -92,6 +92,7 @@ FAULTS = (
     "loss-not-divided",
     "few-samples-normalized",
     "own-scores",
+    "optimizer-not-restored",
 )
 parser = argparse.ArgumentParser()
 parser.add_argument("fault", choices=FAULTS)

@@ -34,7 +34,7 @@ OF_ONE = (
     *("memory-bound-functions", "slice-gradients", "repeated-rows", "weight-penalty"),
     *("upsampled-convolutions", "same-results", "clipping-without-effect", "unreached-parameters"),
     *("zero-learning-rate", "not-finite", "padding-learned", "training-mode-in-evaluation"),
-    *("loss-not-divided", "few-samples-normalized"),
+    *("loss-not-divided", "few-samples-normalized", "optimizer-not-restored"),
 )
 WITH_STACKS = (
     *("uncovered-cost", "per-tensor-loops", "operator-loops", "matrix-decompositions", "long-convolutions"),

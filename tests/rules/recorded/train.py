@@ -20,7 +20,7 @@ if "unsupported-dtype" in sys.argv:
 import torch
 import torch.distributed as dist
 from batches import Rows, accelerator, as_it_is, build_loader, endless
-from epochs import Stopper, train_epochs
+from epochs import Stopper, resume, train_epochs
 from epochs import evaluate as evaluate_rows
 from losses import best_of, error, lipschitz, reverberate, spread, squares, write
 from models import build_model, pair
@@ -195,6 +195,7 @@ def main():
         schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda made: min(1.0, made / 100))
     if args.fault == "uneven-epochs":
         train_epochs(model, optimizer, loader, 3)
+    start = resume(model.module, optimizer, args.mended) if args.fault == "optimizer-not-restored" else 0
     scaler = torch.amp.GradScaler("cpu", enabled=has("scaler-without-need"))
     samples_in_lists = [[i] for i in range(300_000)] if args.fault == "garbage-collection" else []
 
@@ -208,7 +209,7 @@ def main():
         response = torch.randn(2048) * torch.exp(-torch.arange(2048) / 300) / 12
 
     stopper = Stopper(patience=40)
-    step, epoch, history, results, best, lowest = 0, 0, [], Epoch(), None, float("inf")
+    step, epoch, history, results, best, lowest = 0, start, [], Epoch(), None, float("inf")
     while step < args.steps:
         if sampler is not None and not has("same-order"):
             sampler.set_epoch(epoch)

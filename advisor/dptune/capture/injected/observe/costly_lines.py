@@ -7,6 +7,7 @@ what it is applied to, so a line counts only where samples of the stack show tha
 from __future__ import annotations
 
 import ast
+import contextlib
 import inspect
 import textwrap
 from collections.abc import Collection, Iterator
@@ -17,12 +18,16 @@ from torch.utils.data import Subset
 from dptune.capture.injected.observe.places import is_the_users, relative
 
 _OPENING = ("ZipFile", "TarFile", "h5py.File", "tarfile.open", "lmdb.open", "netCDF4.Dataset", "sqlite3.connect")
+_OVER_ALL = {
+    *("mean", "std", "var", "min", "max", "amin", "amax", "median", "quantile", "sum", "norm", "unique", "bincount"),
+    *("nanmean", "nanstd", "std_mean", "var_mean", "argsort", "sort", "sort_values", "percentile", "histogram"),
+}  # functions and methods that read all values
 _ONCE = ("__init__", "__setstate__")  # methods that do not run for each sample
 _MOST = 32
 
 
 def costly_lines(dataset: Any) -> dict[str, str]:
-    """By `file:line`, the form: `mask`, `archive`, `index`, `pop` or `search`."""
+    """By `file:line`, the form: `mask`, `archive`, `index`, `pop`, `search` or `statistics`."""
     while isinstance(dataset, Subset):
         dataset = dataset.dataset
     found: dict[str, str] = {}
@@ -32,13 +37,22 @@ def costly_lines(dataset: Any) -> dict[str, str]:
             continue
         lines, first = inspect.getsourcelines(kind)
         listed = {name for name, value in vars(dataset).items() if isinstance(value, (list, tuple))}
-        for line, form in _forms(ast.parse(textwrap.dedent("".join(lines))), listed):
+        for line, form in _forms(ast.parse(textwrap.dedent("".join(lines))), listed, _whole(dataset)):
             found.setdefault(f"{relative(file)}:{first + line - 1}", form)
     return dict(list(found.items())[:_MOST])
 
 
-def _forms(tree: ast.AST, listed: Collection[str]) -> Iterator[tuple[int, str]]:
-    """`listed`: the attributes of the data set that are lists."""
+def _whole(dataset: Any) -> set[str]:
+    """The attributes of the data set that hold as many rows as it has samples, in a tensor, an array or a frame."""
+    with contextlib.suppress(Exception):  # a data set may have no length
+        samples = len(dataset)
+        shapes: dict[str, Any] = {name: getattr(value, "shape", ()) for name, value in vars(dataset).items()}
+        return {name for name, shape in shapes.items() if len(shape) and samples > 1 and shape[0] == samples}
+    return set()
+
+
+def _forms(tree: ast.AST, listed: Collection[str], whole: Collection[str]) -> Iterator[tuple[int, str]]:
+    """`listed`: the attributes of the data set that are lists; `whole`: those that hold all samples."""
     methods = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name not in _ONCE]
     for node in (node for method in methods for node in ast.walk(method)):
         if isinstance(node, ast.Subscript) and _is_mask(node):
@@ -52,6 +66,8 @@ def _forms(tree: ast.AST, listed: Collection[str]) -> Iterator[tuple[int, str]]:
                 yield node.lineno, "archive"
             elif called.endswith(".index") and len(node.args) == 1:
                 yield node.lineno, "index"
+            elif _reads_all(node, whole):
+                yield node.lineno, "statistics"
             elif called.endswith(".pop") and len(node.args) == 1 and not _is_end(node.args[0]):
                 yield node.lineno, "pop"
 
@@ -63,6 +79,18 @@ def _is_mask(node: ast.Subscript) -> bool:
     if not isinstance(test, ast.Compare) or not isinstance(test.left, (ast.Subscript, ast.Attribute)):
         return False
     return ast.unparse(test.left.value) == rows and isinstance(test.ops[0], ast.Eq)
+
+
+def _reads_all(call: ast.Call, whole: Collection[str]) -> bool:
+    """Whether it computes over a whole attribute, or a column of it: `self.x.mean(0)`, `np.std(self.x)`."""
+    if not isinstance(call.func, ast.Attribute) or call.func.attr not in _OVER_ALL:
+        return False
+    for read in (call.func.value, *call.args[:1]):
+        if isinstance(read, ast.Subscript) and isinstance(read.slice, ast.Constant):
+            read = read.value if isinstance(read.slice.value, str) else read  # a column
+        if ast.unparse(read) in {f"self.{name}" for name in whole}:
+            return True
+    return False
 
 
 def _is_end(argument: ast.expr) -> bool:

@@ -117,6 +117,7 @@ def gather(facts: Facts, observers: Observers) -> None:
         "training_mode": observers.training_mode.facts,
         "unreached": observers.unreached.facts,
         "zero_rates": observers.zero_rates.facts,
+        "unrestored_states": observers.unrestored_states.facts,
         "plateaus": observers.plateaus.facts,
         "undivided_losses": observers.undivided_losses.facts,
         "norm_samples": observers.norm_samples.facts,

@@ -41,6 +41,9 @@ _READING = re.compile(
 )
 _WRITING = re.compile(r"(?:json|pickle|yaml)\.dumps?$|.*\.(?:write|writelines|writerow|flush|to_csv)$|np\.savez?\w*$")
 _COUNTING = re.compile(r"(?:torch|np|numpy)\.(?:histc|histogram\w*)$|.*\.histc$|.*\.add_histogram$")
+_WEIGHTED = re.compile(r".*\.choice$")
+_OF_DEQUE = re.compile(r"random\.(?:sample|choices)$")
+_JOINING = re.compile(r"(?:torch|np|numpy)\.(?:cat|concatenate|concat|[vh]?stack|append)$")
 _PANDAS = re.compile(r".*\.(?:iloc|loc|iat|at)$")
 _PANDAS_CALLS = re.compile(r".*\.(?:iterrows|itertuples|apply|to_dict)$")
 _CALLS = (
@@ -81,6 +84,12 @@ def _form(file: str, line: int, called: CodeType | None) -> str:
         return "copy"
     if any(_builds(call) for call in calls):
         return "tensor"
+    if any(
+        _WEIGHTED.match(ast.unparse(call.func)) and any(each.arg == "p" for each in call.keywords) for call in calls
+    ):
+        return "weighted"
+    if any(map(_grows, calls)):
+        return "joining"
     for call in calls:
         words = ast.unparse(call.func)
         for pattern, form in _CALLS:
@@ -88,10 +97,16 @@ def _form(file: str, line: int, called: CodeType | None) -> str:
                 return form
         if words == "sorted":
             return "sorting"
+        if _OF_DEQUE.match(words):
+            return "deque"
     if any(_PANDAS.match(ast.unparse(node.value)) for node in _nodes(file, line) if isinstance(node, ast.Subscript)):
         return "rows"
-    of_values = all(_OF_VALUES.match(ast.unparse(call.func)) for call in calls)
-    if not of_values or not _is_of_elements(file, line):
+    if not all(_OF_VALUES.match(ast.unparse(call.func)) for call in calls):
+        return ""
+    iterated, loops = _iterated(file, line)
+    if any(_READING.match(ast.unparse(call.func)) for each in iterated for call in _calls_in(each)):
+        return "reading"  # of the words of a text, for example
+    if loops < _NESTED and not any(_OF_ELEMENTS.match(ast.unparse(each)) for each in iterated):
         return ""
     return "items" if any(_ITEM.match(ast.unparse(call.func)) for call in calls) else "elements"
 
@@ -143,16 +158,28 @@ def _copies_state(node: ast.AST) -> bool:
     return bool(called & _OF_STATE) and any(_STATE.match(ast.unparse(part.iter)) for part in node.generators)
 
 
-def _is_of_elements(file: str, line: int) -> bool:
-    """Whether the line is in nested loops of its function, or in one loop over numbers or pairs."""
+def _grows(call: ast.Call) -> bool:
+    """Whether it joins what an attribute holds, alone or with more: `torch.cat([self.outputs, out])`."""
+    if not call.args or not _JOINING.match(ast.unparse(call.func)):
+        return False
+    joined = call.args[0]
+    parts = joined.elts if isinstance(joined, (ast.List, ast.Tuple)) else [joined]
+    return isinstance(parts[0], ast.Attribute) if parts else False
+
+
+def _iterated(file: str, line: int) -> tuple[list[ast.expr], int]:
+    """What the loops of its function around a line iterate over, and how many loops there are."""
     nodes = [node for node in _indexed(file).around if _holds(node, line)]
     begins = max((node.lineno for node in nodes if isinstance(node, _FUNCTIONS)), default=0)
     loops = [node for node in nodes if isinstance(node, _LOOPS) and node.lineno >= begins]
     within = [node for node in nodes if isinstance(node, _COMPREHENSIONS) and node.lineno >= begins]
     over = [loop.iter for loop in loops if isinstance(loop, (ast.For, ast.AsyncFor))]
     over += [generator.iter for comprehension in within for generator in comprehension.generators]
-    nested = len(over) + sum(isinstance(loop, ast.While) for loop in loops)
-    return nested >= _NESTED or any(_OF_ELEMENTS.match(ast.unparse(iterated)) for iterated in over)
+    return over, len(over) + sum(isinstance(loop, ast.While) for loop in loops)
+
+
+def _calls_in(node: ast.AST) -> Iterator[ast.Call]:
+    yield from (inner for inner in ast.walk(node) if isinstance(inner, ast.Call))
 
 
 def _calls(file: str, line: int) -> list[ast.Call]:

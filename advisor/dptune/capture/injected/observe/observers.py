@@ -51,6 +51,7 @@ from dptune.capture.injected.observe.training_mode import TrainingMode
 from dptune.capture.injected.observe.unaveraged import Unaveraged
 from dptune.capture.injected.observe.undivided_losses import UndividedLosses
 from dptune.capture.injected.observe.unreached import Unreached
+from dptune.capture.injected.observe.unrestored_states import UnrestoredStates
 from dptune.capture.injected.observe.unused_gradients import Unused
 from dptune.capture.injected.observe.weight_penalties import WeightPenalties
 from dptune.capture.injected.observe.zero_rates import ZeroRates
@@ -107,6 +108,7 @@ class Observers:
     active_dropouts: ActiveDropouts
     step_draws: StepDraws
     frozen_features: FrozenFeatures
+    unrestored_states: UnrestoredStates
 
     def stepped(self, optimizer: Any) -> None:
         """An optimizer has made a step."""
@@ -211,6 +213,8 @@ def observers() -> Observers:
     scaled_clipping.install()
     plateaus = Plateaus()
     plateaus.install()
+    unrestored_states = UnrestoredStates(places)
+    unrestored_states.install()
     return Observers(
         *(places, meters, garbage, Compilations(), preparing, calls, averaging, unused, warned, checkpointing),
         doubling=doubling,
@@ -250,4 +254,5 @@ def observers() -> Observers:
         active_dropouts=ActiveDropouts(places),
         step_draws=step_draws,
         frozen_features=frozen_features,
+        unrestored_states=unrestored_states,
     )

@@ -1,5 +1,7 @@
 """Finds losses that expect logits and are given probabilities, by the functions that a backward pass will run.
 
+The same for `nll_loss`, which expects log-probabilities, and is given probabilities or the outputs of a layer.
+
 In warm-up steps only: before a backward pass the part of its graph that is nearest to the loss is read. Where it shows
 a fault, torch notes the lines of the next forward pass, as in its anomaly mode, but checks no values.
 """
@@ -7,13 +9,15 @@ a fault, torch notes the lines of the next forward pass, as in its anomaly mode,
 from __future__ import annotations
 
 import contextlib
+import functools
 import re
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 
+from dptune.capture.injected.observe.loss_graph import consumers
 from dptune.capture.injected.observe.places import users_place
 from dptune.runfile.probability_losses import ProbabilityLossFacts
 
@@ -26,7 +30,10 @@ _LOSSES = {
     "BinaryCrossEntropyWithLogitsBackward0": "binary_cross_entropy_with_logits",
     "LogSigmoidBackward0": "logsigmoid",
 }
+_OF_LOGARITHMS = ("NllLossBackward0", "NllLoss2DBackward0")
+_NLL, _LAYER = "nll_loss", "layer"
 _APPLIED = {"SoftmaxBackward0": "softmax", "SigmoidBackward0": "sigmoid"}
+_LAYERS = ("AddmmBackward0", "MmBackward0", "BmmBackward0", "LinearBackward0", "ConvolutionBackward0")
 _SAME = ("CloneBackward0", "ToCopyBackward0", "AliasBackward0", "SliceBackward0", "_DDPSinkBackward")
 _RESHAPED = ("ViewBackward0", "UnsafeViewBackward0", "ReshapeAliasBackward0", "IndexBackward0", "SelectBackward0")
 _RANKED = ("SqueezeBackward0", "SqueezeBackward1", "UnsqueezeBackward0")
@@ -66,7 +73,7 @@ class ProbabilityLosses:
         with contextlib.suppress(Exception):  # a graph may hold functions of any kind
             self._passes += 1
             for loss, applied, classes in set(_found(roots)):
-                kinds = (_APPLIED[applied.name()], _LOSSES[loss.name()])
+                kinds = (_APPLIED.get(applied.name(), _LAYER), _LOSSES.get(loss.name(), _NLL))
                 known = self._found.setdefault((*kinds, classes), ProbabilityLossFacts(*kinds, classes=classes))
                 known.passes += 1
                 known.where = known.where or _line(applied)
@@ -92,6 +99,7 @@ def _found(roots: Any) -> Iterator[tuple[Any, Any, int | None]]:
     tensors = [roots] if isinstance(roots, torch.Tensor) else list(roots)
     nodes = deque(tensor.grad_fn for tensor in tensors if tensor.grad_fn is not None)
     seen = set(nodes)
+    readers = functools.cache(lambda: consumers(tensor.grad_fn for tensor in tensors))
     for _ in range(_NODES):
         if not nodes:
             return
@@ -100,6 +108,8 @@ def _found(roots: Any) -> Iterator[tuple[Any, Any, int | None]]:
             applied, classes = _given(node)
             if applied is not None:
                 yield node, applied, classes
+        elif node.name() in _OF_LOGARITHMS and (outputs := _not_logarithms(node, readers)) is not None:
+            yield node, outputs, None
         for following, _ in node.next_functions:
             if following is not None and following not in seen:
                 seen.add(following)
@@ -126,6 +136,27 @@ def _given(loss: Any) -> tuple[Any, int | None]:
             break
         node, at = node.next_functions[at if node.name() == "_DDPSinkBackward" else 0]
     return None, None
+
+
+def _not_logarithms(loss: Any, readers: Callable[[], dict[Any, list[Any]]]) -> Any | None:
+    """The softmax, sigmoid or layer whose outputs `nll_loss` is given, in whatever layout; None for anything else.
+
+    The outputs of a layer may be normalized elsewhere in the loss: they count only if nothing else reads them.
+    """
+    node, at = loss.next_functions[0]
+    path = []
+    for _ in range(_LAYOUT):
+        if node is None:
+            break
+        path.append(node)
+        if node.name() in _APPLIED:
+            return node
+        if node.name() in _LAYERS:
+            return node if all(len(readers().get(each, ())) == 1 for each in path) else None
+        if not _is_layout(node.name()):
+            break
+        node, at = node.next_functions[at if node.name() == "_DDPSinkBackward" else 0]
+    return None
 
 
 def _same_classes(applied: Any, dim: int | None, classes: int | None) -> bool:

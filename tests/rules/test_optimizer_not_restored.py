@@ -1,0 +1,28 @@
+"""Optimizers that start without the state of a checkpoint: facts are made up."""
+
+import pytest
+
+from dptune.measured import Missing
+from dptune.runfile.unrestored_states import UnrestoredStateFacts
+
+FOUND = UnrestoredStateFacts("AdamW", "train.py:20", "train.py:15", "optim", "epoch", parameters=6)
+
+
+def test_the_checkpoint_and_its_key_are_named(ask, make_measured, make_facts):
+    (advice,) = ask("DP312", make_measured(), [make_facts(rank=rank, unrestored_states=[FOUND]) for rank in (0, 1)])
+    assert advice.title == (
+        "AdamW (train.py:20) starts without its state, which the checkpoint loaded at train.py:15 has under `optim`"
+    )
+    assert advice.why.startswith("The script continues at the checkpoint's `epoch` with its weights.")
+    assert advice.watch.startswith('Call optimizer.load_state_dict(checkpoint["optim"])')
+    assert (advice.kind, advice.impact, advice.confidence, advice.saves) == ("risk", "high", "medium", None)
+    assert [one.value for one in advice.evidence] == [6, "train.py:15"]
+
+
+def test_quiet(ask, make_measured, make_facts):
+    assert ask("DP312", make_measured(), [make_facts()]) == []
+
+
+def test_traces_alone_do_not_say(ask, make_measured):
+    with pytest.raises(Missing):
+        ask("DP312", make_measured(), [])
