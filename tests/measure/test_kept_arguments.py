@@ -6,11 +6,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from dptune.measure import measure
 from dptune.measure.host.operator_arguments import OperatorArguments, operator_arguments
 from dptune.trace import load
 from dptune.trace.columns import NO_OPERATORS
 from dptune.trace.kernels import OPERATOR_CATEGORIES
-from dptune.trace.kineto import body, operators, text
+from dptune.trace.kineto import arguments, body, operators, text
 from dptune.trace.kineto.decode import decode
 
 COUNT = 6_000
@@ -116,3 +117,14 @@ def test_real_traces(real_traces):
     small = [each for each in entries if each["torch_trace"] and each["uncompressed_bytes"] <= SMALL_BYTES]
     kept = [compared(decode(real_traces / each["file"])) for each in small]
     assert sum(map(bool, kept)) > 40
+
+
+def test_measuring_reads_the_file_no_second_time(real_traces, monkeypatch):
+    run = load([real_traces / "single_gpu" / "d4c3f21_trace_04.json.gz"], cached=False)
+    monkeypatch.setattr(arguments.source, "opened", None)
+    measured = measure(run)
+    assert measured.efficiency.flops > 0
+    rank = run.ranks[0]
+    without = replace(run, ranks=[replace(rank, light=replace(rank.light, operators=NO_OPERATORS))])
+    with pytest.raises(TypeError, match="not callable"):
+        measure(without)
