@@ -1,10 +1,12 @@
 """Sizes and autograd numbers of operators, whatever a file holds in their place, against json.loads."""
 
 import json
+from dataclasses import asdict
 
 import numpy as np
 import pytest
 
+from dptune.measure.efficiency import inputs
 from dptune.measure.efficiency.formulas import Arguments
 from dptune.measure.efficiency.inputs import called_with
 from dptune.measure.host import operator_arguments as module
@@ -77,7 +79,7 @@ def test_inputs_are_those_of_the_decoded_arguments(dims_at):
     for dims, arguments in zip(WRITTEN, found[::2], strict=True):
         given = {KEYS[dims_at]: json.loads(dims)} if dims not in ("", "[[2], [3]") else {}
         expected = Arguments.of({**given, "Input type": json.loads(types), "Concrete Inputs": json.loads(values)})
-        assert vars(arguments) == vars(expected), dims
+        assert asdict(arguments) == asdict(expected), dims
 
 
 def test_one_argument_of_operators(written):
@@ -86,3 +88,12 @@ def test_one_argument_of_operators(written):
     read = OperatorArguments.reading(trace, rows)
     for key in KEYS:
         assert read.argument(key, rows) == [each.get(key) for each in args]
+
+
+def test_sizes_of_many_are_decoded_together_and_odd_ones_by_themselves():
+    plain = [f"[[{at}, 2], [], [{at}]]" for at in range(2 * inputs.AT_ONCE)]
+    texts = [*plain[: inputs.AT_ONCE], WRITTEN[1], "", *plain[inputs.AT_ONCE :]]
+    rows = np.arange(len(texts))
+    found = called_with(OperatorArguments(rows, rows, rows, [(text.encode(), *[b""] * 4) for text in texts]), rows)
+    expected = [Arguments.of({"Input Dims": json.loads(text)} if text else {}) for text in texts]
+    assert [asdict(each) for each in found] == [asdict(each) for each in expected]

@@ -5,10 +5,11 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
+from dptune.measure.device.phases import host_phases
 from dptune.measured import Missing
 
 from .. import reading  # noqa: TID252 - tests are no installed package
-from .handmade import BACKWARD, NCCL, US, annotation, kernel, launched, measure_events, operator, step
+from .handmade import BACKWARD, NCCL, US, annotation, kernel, launched, load_events, measure_events, operator, step
 
 GATHER = "ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
 
@@ -344,3 +345,10 @@ def test_calls_of_a_last_step_that_is_cut_short_are_not_counted(tmp_path):
     assert measured.steps.cut_short == [4]
     (row,) = measured.overlap.rows
     assert (row.calls, row.communication_ns) == (4, 80 * US)
+
+
+def test_phases_of_a_trace_are_found_once(tmp_path):
+    events = [operator(BACKWARD, 0, 5), annotation("Optimizer.step#SGD.step", 6, 9)]
+    columns = load_events(tmp_path, events).ranks[0].light.columns
+    assert not isinstance(host_phases(columns), str)
+    assert host_phases(columns) is host_phases(columns)

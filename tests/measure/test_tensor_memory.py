@@ -6,9 +6,11 @@ One step, [0, 1000): forward until 400, backward [400, 800), the optimizer [800,
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from dptune.measure.device.tensor_memory import tensor_memory
+from dptune.measure.device.tensor_memory import _NEVER as NEVER
+from dptune.measure.device.tensor_memory import _Allocations, tensor_memory
 from dptune.measure.views import view
 from dptune.measured import TensorMemory
 from dptune.runfile.tensors import TensorFacts
@@ -118,3 +120,22 @@ def test_without_allocations_or_passes_there_is_nothing(tmp_path):
     (rank,) = load([tmp_path]).ranks
     assert tensor_memory(view(0, rank.light), None, None) is None
     assert tensor_memory(None, None, None) is None
+
+
+def test_allocations_and_frees_are_matched_by_address():
+    """Against a plain loop: an address may be allocated twice without a free, or freed without an allocation."""
+    random = np.random.default_rng(5)
+    size, address = random.integers(-4, 5, 2_000), random.integers(0, 30, 2_000)
+    time_ns = np.sort(random.integers(0, 10**6, 2_000))
+    alive, expected = {}, []
+    for moment, change, where in zip(time_ns.tolist(), size.tolist(), address.tolist(), strict=True):
+        if change >= 0:
+            alive[where] = [moment, NEVER, change]
+            expected.append(alive[where])
+        elif where in alive:
+            alive.pop(where)[1] = moment
+        else:
+            expected.append([-1, moment, -change])
+    found = _Allocations(time_ns, size, address, size)
+    assert np.stack((found.made_ns, found.freed_ns, found.size), axis=1).tolist() == expected
+    assert 0 < (found.made_ns < 0).sum() < (found.freed_ns == NEVER).sum() < len(expected) < 2_000

@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -63,3 +64,9 @@ def test_of_some_rows_only_their_names_are_asked_for(tmp_path):
     assert columns.named(lambda name: asked.append(name) or "b" in name, rows).tolist() == [False, True, False]
     assert sorted(asked) == ["a", "ab"]
     assert columns.named(lambda name: True, rows[:0]).tolist() == []
+
+
+def test_the_names_of_some_rows(tmp_path):
+    columns = of(tmp_path, [("kernel", "a"), ("cpu_op", "b"), ("kernel", "c")])
+    assert columns.names_of(np.array([2, 0, 2])) == ["c", "a", "c"]
+    assert columns.names_of(np.array([], dtype=np.int64)) == []

@@ -103,6 +103,10 @@ class Columns:
         """The name of a row."""
         return self.names[int(self.name_id[row])]
 
+    def names_of(self, rows: Ints) -> list[str]:
+        """The name of each of some rows."""
+        return [self.names[number] for number in self.name_id[rows].tolist()]
+
     @cached_property
     def _kinds(self) -> _Kinds:
         pair = self.category_id.astype(np.int64) * len(self.names) + self.name_id
@@ -154,6 +158,41 @@ class Collectives:
         """The word that a column holds for one collective; None where it holds none."""
         number = int(column[at])
         return None if number == NONE else self.words[number]
+
+
+@dataclass(frozen=True, eq=False)
+class Operators:
+    """Arguments of the first operators of a trace, as the file has them: those that figures take.
+
+    `row`, ascending, is the operator's row in Columns; `number` autograd's sequence number, -1 for none; `text` the
+    place of its other arguments among the texts. The texts follow each other in `written` (uint8), each up to its
+    `end`; in each, the arguments are in the order of `KEPT_ARGUMENTS`, a `SEPARATOR` between two, empty where absent.
+    The arguments of any other operator have to be read from the file.
+    """
+
+    row: Ints
+    number: Ints
+    text: Ints
+    end: Ints
+    written: NDArray[np.uint8]
+
+    def __len__(self) -> int:
+        return len(self.row)
+
+    def texts(self, numbers: Ints) -> list[tuple[bytes, ...]]:
+        """The arguments of the texts of these numbers."""
+        begins = np.append(0, self.end)[numbers].tolist()
+        whole = self.written.data
+        return [
+            tuple(bytes(whole[begin:end]).split(SEPARATOR))
+            for begin, end in zip(begins, self.end[numbers].tolist(), strict=True)
+        ]
+
+
+SEPARATOR = b"\0"  # which no JSON text holds
+KEPT_ARGUMENTS = ("Input Dims", "Input dims", "Input type", "Concrete Inputs", "Input Strides")
+_NO_NUMBERS = np.zeros(0, dtype=np.int64)
+NO_OPERATORS = Operators(_NO_NUMBERS, _NO_NUMBERS, _NO_NUMBERS, _NO_NUMBERS, np.zeros(0, dtype=np.uint8))
 
 
 @dataclass(frozen=True, eq=False)

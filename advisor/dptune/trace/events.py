@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from dptune.finding import Finding
-from dptune.trace.columns import Collectives, Columns, Counters, Ints, Memory
+from dptune.trace.columns import NO_OPERATORS, Collectives, Columns, Counters, Ints, Memory, Operators
 
 _Table = TypeVar("_Table", Columns, Collectives, Memory, Counters, "Blocks")
 
@@ -62,7 +62,8 @@ class Trace:
 
     `base_ns` is what times count from, in nanoseconds since the epoch; 0 where they count from the epoch itself.
     `thread_names` is by (pid, tid). `findings` are oddities of the file that limit what can be said of it.
-    `head_of_ns` is set where the events were dropped: from the start of the first to the end of the last.
+    `head_of_ns` is set where the events were dropped: from the start of the first to the end of the last. `operators`
+    is empty unless they were kept as the file was read.
     """
 
     path: str
@@ -80,6 +81,7 @@ class Trace:
     thread_names: dict[tuple[str, str], str] = field(default_factory=dict)
     findings: tuple[Finding, ...] = ()
     head_of_ns: tuple[int, int] | None = None
+    operators: Operators = NO_OPERATORS
 
     @property
     def span_ns(self) -> tuple[int, int] | None:
@@ -99,6 +101,7 @@ class Trace:
             blocks=_emptied(self.blocks),
             thread_names={},
             head_of_ns=self.span_ns,
+            operators=NO_OPERATORS,
         )
 
 

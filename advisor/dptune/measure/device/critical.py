@@ -60,15 +60,15 @@ def critical(view: RankView) -> CriticalPath | None:
     whole = [window for window in device.windows if not window.open_ended]
     windows = whole if len(whole) >= _LEAST_WHOLE else device.windows
     spent: dict[str, int] = defaultdict(int)
-    named: dict[tuple[str, str], list[int]] = defaultdict(list)
-    host: list[Part] = []
-    for window in windows:
-        for part in walk.back(window):
-            if part.kind in _OF_THE_HOST:
-                host.append(part)
-            if part.row != _NONE:
-                named[part.kind, view.columns.name(part.row)].append(part.end_ns - part.start_ns)
-            spent[part.kind] += part.end_ns - part.start_ns
+    named: dict[tuple[str, int], list[int]] = defaultdict(list)
+    parts = [part for window in windows for part in walk.back(window)]
+    host = [part for part in parts if part.kind in _OF_THE_HOST]
+    names = view.columns.name_id[[part.row for part in parts]].tolist()
+    for part, name in zip(parts, names, strict=True):
+        took_ns = part.end_ns - part.start_ns
+        spent[part.kind] += took_ns
+        if part.row != _NONE:
+            named[part.kind, name].append(took_ns)
     spent.update(_by_cause([part for part in host if part.kind == "host_ns"], view.host))
     longest = sorted(named.items(), key=lambda named_part: -sum(named_part[1]))[:MOST]
     path_ns = sum(window.end_ns - window.start_ns for window in windows)
@@ -80,7 +80,7 @@ def critical(view: RankView) -> CriticalPath | None:
         **spent,
         idle_share=_not_computing_ns(host, device.operations) / max(1, path_ns),
         longest=[
-            OnPath(name=name, kind=kind.removesuffix("_ns"), total_ns=sum(took), count=len(took))
+            OnPath(name=view.columns.names[name], kind=kind.removesuffix("_ns"), total_ns=sum(took), count=len(took))
             for (kind, name), took in longest
         ],
     )
@@ -166,9 +166,10 @@ class Walk:
             before[mine[1:]] = mine[:-1]
         by_end = np.argsort(end, kind="stable")
         kinds = [_CLASSES.get(work_class, "copy_ns") for work_class in work.tolist()]
-        copying = host.blocked.copying
-        pairs = zip(launch.tolist(), rows.tolist(), strict=True)
-        itself = np.array([copying.get(call) == row for call, row in pairs], dtype=np.bool_)
+        copying = dict(sorted(host.blocked.copying.items()))
+        calls, copies = (np.array(list(each), dtype=np.int64) for each in (copying, copying.values()))
+        itself = np.isin(launch, calls)
+        itself[itself] = copies[np.searchsorted(calls, launch[itself])] == rows[itself]
         handed = np.where(itself, columns.ts_ns[launch], columns.ends(launch))
         copied = {int(columns.ends(launch)[place]): place for place in np.flatnonzero(itself).tolist()}
         return cls(columns, host.held, rows, launch, handed, copied, kinds, begin, end, before, by_end, end[by_end])

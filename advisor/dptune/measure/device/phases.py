@@ -20,7 +20,7 @@ from dptune.measure.host.enclosing import NOWHERE, Ranges
 from dptune.measure.host.launches import UNLAUNCHED
 from dptune.measure.intervals import NOTHING, Intervals, Ints, first_begun
 from dptune.measure.steps.windows import OUTSIDE, Step
-from dptune.measure.views import DeviceView, RankView
+from dptune.measure.views import DeviceView, RankView, once_for_each
 from dptune.measured import Phase, PhaseFigures
 from dptune.trace.columns import Columns
 from dptune.trace.kernels import (
@@ -67,6 +67,7 @@ class HostPhases:
         return found
 
 
+@once_for_each
 def host_phases(columns: Columns) -> HostPhases | str:
     """The phases of a rank's threads, or why the trace does not tell them."""
     ranges, thread = columns.rows(RANGE_CATEGORIES), columns.thread

@@ -112,23 +112,16 @@ class _Allocations:
 
     def __init__(self, time_ns: Ints, size: Ints, address: Ints, total: Ints) -> None:
         self.time_ns, self.change, self.total = time_ns, size, total
-        alive: dict[int, int] = {}
-        made: list[int] = []
-        freed: list[int] = []
-        sizes: list[int] = []
-        for moment, bytes_, where in zip(time_ns.tolist(), size.tolist(), address.tolist(), strict=True):
-            if bytes_ >= 0:
-                alive[where] = len(made)
-                made.append(moment)
-                freed.append(_NEVER)
-                sizes.append(bytes_)
-            elif where in alive:
-                freed[alive.pop(where)] = moment
-            else:
-                made.append(-1)
-                freed.append(moment)
-                sizes.append(-bytes_)
-        self.made_ns, self.freed_ns, self.size = (np.array(each, dtype=np.int64) for each in (made, freed, sizes))
+        made = size >= 0
+        order = np.argsort(address, kind="stable")  # a block is allocated and freed in turn
+        before, after = order[:-1], order[1:]
+        pair = made[before] & ~made[after] & (address[before] == address[after])
+        freed_ns = np.where(made, _NEVER, time_ns)
+        freed_ns[before[pair]] = time_ns[after[pair]]
+        counted = np.ones(len(size), dtype=np.bool_)
+        counted[after[pair]] = False
+        self.made_ns, self.freed_ns = np.where(made, time_ns, -1)[counted], freed_ns[counted]
+        self.size = np.abs(size)[counted]
 
     @classmethod
     def of(cls, view: RankView, device: str) -> _Allocations:

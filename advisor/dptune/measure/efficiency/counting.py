@@ -13,6 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
@@ -33,7 +34,6 @@ from dptune.measure.views import RankView
 from dptune.measured import FlopKind
 from dptune.trace.columns import Columns
 from dptune.trace.kernels import BACKWARD_NAME, OPERATOR_CATEGORIES, OPTIMIZER_STEP_NAME, RANGE_CATEGORIES
-from dptune.trace.kineto.arguments import arguments
 
 # Operators that multiply matrices and of which no formula is known.
 _OTHER = re.compile(
@@ -108,14 +108,14 @@ def count(view: RankView) -> Counted | str:
     if not len(rows):
         return _why_none(view)
     try:
-        first = arguments(view.trace, rows[:_PROBED].tolist())
-        if not any(Arguments.of(args).sized for args in first):
+        first = OperatorArguments.of_rows(view.trace, rows[:_PROBED])
+        if not any(Arguments.of(args).sized for args in first.arguments(first.rows)):
             return NO_SIZES
         read = OperatorArguments.reading(view.trace, rows)
     except TraceError as error:
         return str(error)
     called, numbers = called_with(read, rows), read.numbers[read.places(rows)]
-    names = [columns.names[number] for number in columns.name_id[rows].tolist()]
+    names = columns.names_of(rows)
     nesting = Nesting.of(Ranges.of_rows(columns, rows).parents())
     flops = list(_flops(names, called, nesting.above))
     chosen, unknown = _chosen(names, flops, nesting)
@@ -235,7 +235,11 @@ def _kind(name: str) -> FlopKind:
 def _dtype(name: str, called: Arguments) -> str:
     """The element type of the first factor."""
     at = FORMULAS[name].typed_by if name in FORMULAS else 0
-    word = called.types[at] if at < len(called.types) else None
+    return _element_type(called.types[at]) if at < len(called.types) else UNKNOWN_TYPE
+
+
+@cache
+def _element_type(word: str) -> str:
     return element_type(dtype_of(word) or "")
 
 

@@ -38,7 +38,7 @@ class Flops(NamedTuple):
     least: bool = False
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, slots=True)
 class Arguments:
     """The arguments of an operator; an input that is not a tensor has no shape."""
 

@@ -50,7 +50,7 @@ def tokens(view: RankView) -> Tokens | None:
     )
     back = columns.rows(RANGE_CATEGORIES, BACKWARD_NAME.search)
     rows = rows[Ranges.of_rows(columns, back).at(columns.thread[rows], columns.ts_ns[rows]) == NOWHERE]
-    names = [columns.name(row) for row in rows.tolist()]
+    names = columns.names_of(rows)
     if _EMBEDDING not in names or len(rows) > _MOST:
         return None
     try:

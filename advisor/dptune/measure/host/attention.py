@@ -137,7 +137,7 @@ def _chains(view: RankView) -> Iterator[_Chain]:
         rows = rows[columns.thread[rows] == thread]
         rows = rows[np.lexsort((-columns.ends(rows), columns.ts_ns[rows]))]
         outer = rows[Ranges.of_rows(columns, rows).parents() == NOWHERE]
-        names = [columns.name(row) for row in outer.tolist()]
+        names = columns.names_of(outer)
         product = _products(columns, rows, outer)
         dropping = _inside(columns, rows, outer, _DROPOUT)
         for at, row in enumerate(outer.tolist()):

@@ -14,7 +14,7 @@ import numpy as np
 from dptune.measure.device.phases import PHASES, DeviceTimeline, Phased, bounds
 from dptune.measure.device.timeline import Timeline
 from dptune.measure.host.callers import PYTHON_CATEGORIES
-from dptune.measure.host.enclosing import Ranges
+from dptune.measure.host.enclosing import NOWHERE, Ranges
 from dptune.measure.host.launches import UNLAUNCHED
 from dptune.measure.host.queued import queued_steps
 from dptune.measure.intervals import Intervals, Ints, Mask
@@ -53,7 +53,7 @@ def launch_idle(spent: Sequence[DeviceTimeline], phased: Phased | str) -> Launch
     for wait, phase in zip(waits, [] if isinstance(phased, str) else phased.operations, strict=False):
         _add(phases, phase_gaps, [PHASES[number] for number in phase[wait.operations].tolist()], wait.lengths)
     for wait in waits:
-        _add(operations, gaps, [wait.columns.name(row) for row in wait.rows.tolist()], wait.lengths)
+        _add(operations, gaps, wait.columns.names_of(wait.rows), wait.lengths)
         operators.update(wait.by_operator())
     calls = _calls(waits, [name for name, _ in operators.most_common(MOST)])
     queued = next((found for device_timeline in spent if (found := queued_steps(*device_timeline)) is not None), None)
@@ -184,9 +184,10 @@ class _Waits:
             length = gaps.lengths(cuts[:-1], cuts[1:])
             start = cuts[:-1][length > 0]
             inner = Ranges.of_rows(columns, operators).at(np.full(len(start), number), start)
-            for place, ns in zip(inner.tolist(), length[length > 0].tolist(), strict=True):
-                if place >= 0:
-                    found[columns.name(int(operators[place]))] += ns
+            known = inner != NOWHERE
+            names = columns.names_of(operators[inner[known]])
+            for name, ns in zip(names, length[length > 0][known].tolist(), strict=True):
+                found[name] += ns
         return found
 
 

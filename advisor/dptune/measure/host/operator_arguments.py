@@ -1,7 +1,8 @@
-"""The sizes of operators' inputs and their autograd numbers, read once for all figures that take them.
+"""The sizes of operators' inputs and their autograd numbers, for all figures that take them.
 
-A file is read again for them, which costs as much as a pass over all of its text. Sizes are kept as they were written:
-layers repeat, so a trace has few that differ.
+They are kept while a file is read. Where they were not, as of a trace whose columns were kept from before, the file is
+read again for them, which costs as much as a pass over all of its text. Sizes are kept as they were written: layers
+repeat, so a trace has few that differ.
 """
 
 from __future__ import annotations
@@ -17,16 +18,16 @@ import numpy as np
 from dptune.measure.communication.shapes import elements_of
 from dptune.measure.intervals import Ints
 from dptune.measure.views import once_for_each
-from dptune.trace.columns import NONE
+from dptune.trace.columns import KEPT_ARGUMENTS, NO_OPERATORS, NONE, Operators
 from dptune.trace.events import Trace
 from dptune.trace.kernels import OPERATOR_CATEGORIES
 from dptune.trace.kineto.arguments import chosen_arguments
+from dptune.trace.kineto.operators import sequence_number
 from dptune.trace.kineto.repair import decoded
 from dptune.trace.kineto.schema import ABSENT
 
 MOST = 200_000  # of a trace's operators are read for all figures; of more, each figure reads those that it takes
 _ANY = msgspec.json.Decoder(float_hook=float)  # as arguments are read by themselves
-_LONGEST_DIGITS = 18  # of a number that is an int64 without a look at its value
 _MOST_ELEMENTS = 2**62
 
 
@@ -41,21 +42,19 @@ class Called(msgspec.Struct, gc=False):
     strides: msgspec.Raw = msgspec.field(default=ABSENT, name="Input Strides")
 
 
-_KEYS = Called.__struct_encode_fields__[1:]  # of what is written
-
-
 @dataclass(frozen=True, eq=False)
 class OperatorArguments:
     """Operators of a trace, ascending by row.
 
-    `numbers` are autograd's sequence numbers, -1 for none. `written` is by row the place of its other arguments in
-    `texts`, in the order of `Called`: b"" for one that it lacks.
+    `numbers` are autograd's sequence numbers, -1 for none. `written` is by row the number of the text of its other
+    arguments: first those of `kept`, then those of `read`, in the order of KEPT_ARGUMENTS, b"" for one that it lacks.
     """
 
     rows: Ints
     numbers: Ints
     written: Ints
-    texts: Sequence[tuple[bytes, ...]]
+    read: Sequence[tuple[bytes, ...]]
+    kept: Operators = NO_OPERATORS
     _decoded: dict[int, dict[str, Any]] = field(default_factory=dict)
     _parts: dict[bytes, Any] = field(default_factory=dict)
 
@@ -64,52 +63,65 @@ class OperatorArguments:
     def of(trace: Trace) -> OperatorArguments | None:
         """All operators of the trace; None where it has more than MOST. Raises TraceError as `arguments` does."""
         rows = trace.columns.rows(OPERATOR_CATEGORIES)
-        return None if len(rows) > MOST else OperatorArguments.read(trace, rows)
+        return None if len(rows) > MOST else OperatorArguments.of_rows(trace, rows)
 
     @staticmethod
     def reading(trace: Trace, rows: Ints) -> OperatorArguments:
         """Operators that include those of these rows. Raises TraceError as `arguments` does."""
         known = OperatorArguments.of(trace)
         if known is None or not np.isin(rows, known.rows).all():
-            return OperatorArguments.read(trace, np.unique(rows))
+            return OperatorArguments.of_rows(trace, np.unique(rows))
         return known
 
     @staticmethod
-    def read(trace: Trace, rows: Ints) -> OperatorArguments:
-        """Those of these rows, ascending. Raises TraceError as `arguments` does."""
-        numbers, written = np.full(len(rows), -1, dtype=np.int64), np.zeros(len(rows), dtype=np.int64)
+    def of_rows(trace: Trace, rows: Ints) -> OperatorArguments:
+        """Those of these rows, ascending; from the file what was not kept. Raises TraceError as `arguments` does."""
+        kept = trace.operators
+        numbers, written = np.full(len(rows), NONE, dtype=np.int64), np.zeros(len(rows), dtype=np.int64)
+        at = np.searchsorted(kept.row, rows)
+        known = at < len(kept)
+        known[known] = kept.row[at[known]] == rows[known]
+        numbers[known], written[known] = kept.number[at[known]], kept.text[at[known]]
+        missing = np.flatnonzero(~known)
         texts: dict[tuple[bytes, ...], int] = {}
-        for places, called in chosen_arguments(trace, rows.tolist(), Called):
-            numbers[places] = [_number(bytes(each.number)) for each in called]
+        for places, called in chosen_arguments(trace, rows[missing].tolist(), Called):
+            chosen = missing[places]
+            numbers[chosen] = [sequence_number(bytes(each.number)) for each in called]
             found = [_texts(each) for each in called]
-            written[places] = [texts.setdefault(text, len(texts)) for text in found]
-        return OperatorArguments(rows, numbers, written, tuple(texts))
+            written[chosen] = [len(kept.end) + texts.setdefault(text, len(texts)) for text in found]
+        return OperatorArguments(rows, numbers, written, tuple(texts), kept)
 
     @cached_property
     def elements(self) -> Ints:
         """How many elements the inputs of each operator have together; 0 without sizes."""
-        sizes = [_elements(decoded(_ANY, dims)) if dims else 0 for dims, *_ in self.texts]
-        return np.array(sizes, dtype=np.int64)[self.written] if sizes else self.written
+        numbers, place = np.unique(self.written, return_inverse=True)
+        sizes = [_elements(decoded(_ANY, dims)) if dims else 0 for dims, *_ in self.texts(numbers)]
+        return np.array(sizes, dtype=np.int64)[place] if sizes else self.written
 
     def places(self, rows: Ints) -> Ints:
         """Where these rows are among the ones read."""
         return np.searchsorted(self.rows, rows)
 
+    def texts(self, numbers: Ints) -> list[tuple[bytes, ...]]:
+        """The texts of these numbers."""
+        kept = len(self.kept.end)
+        found = iter(self.kept.texts(numbers[numbers < kept]))
+        return [self.read[number - kept] if number >= kept else next(found) for number in numbers.tolist()]
+
     def arguments(self, rows: Ints) -> list[dict[str, Any]]:
         """Those of these rows but their numbers, in the order asked for; not to be changed: rows alike share them."""
-        return [self._arguments(text) for text in self.written[self.places(rows)].tolist()]
+        numbers = self.written[self.places(rows)].tolist()
+        missing = [number for number in dict.fromkeys(numbers) if number not in self._decoded]
+        for number, text in zip(missing, self.texts(np.array(missing, dtype=np.int64)), strict=True):
+            parts = zip(KEPT_ARGUMENTS, text, strict=True)
+            self._decoded[number] = {key: self._part(part) for key, part in parts if part}
+        return [self._decoded[number] for number in numbers]
 
     def argument(self, key: str, rows: Ints) -> list[Any]:
         """One of them, by its name in the file, in the order asked for; None for a row without; not to be changed."""
-        place = _KEYS.index(key)
-        parts = [self.texts[text][place] for text in self.written[self.places(rows)].tolist()]
+        place = KEPT_ARGUMENTS.index(key)
+        parts = [text[place] for text in self.texts(self.written[self.places(rows)])]
         return [self._part(part) if part else None for part in parts]
-
-    def _arguments(self, text: int) -> dict[str, Any]:
-        if text not in self._decoded:
-            parts = zip(_KEYS, self.texts[text], strict=True)
-            self._decoded[text] = {key: self._part(part) for key, part in parts if part}
-        return self._decoded[text]
 
     def _part(self, part: bytes) -> Any:
         """Types and values are alike in many operators whose sizes differ."""
@@ -134,13 +146,6 @@ def operator_arguments(trace: Trace, rows: Ints) -> list[dict[str, Any]]:
 def _texts(called: Called) -> tuple[bytes, ...]:
     each = called.dims, called.former_dims, called.types, called.values, called.strides
     return tuple(map(bytes, each))
-
-
-def _number(text: bytes) -> int:
-    if text.isdigit() and len(text) <= _LONGEST_DIGITS:
-        return int(text)
-    number = decoded(_ANY, text) if text else None
-    return number if isinstance(number, int) and -(2**63) <= number < 2**63 else NONE
 
 
 def _elements(dims: Any) -> int:

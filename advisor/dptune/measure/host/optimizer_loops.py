@@ -62,7 +62,7 @@ def _of_rank(view: RankView, untraced_ns: float | None) -> Iterator[OptimizerLoo
     begun = np.append(columns.ts_ns, -1)[np.where(within == NOWHERE, len(columns.ts_ns), within)]
     inside[inside] = begun < columns.ts_ns[step[inside]]
     operators, step, function = operators[inside], step[inside], function[inside]
-    names = np.array([columns.name(row) for row in step.tolist()], dtype=object)
+    names = np.array(columns.names_of(step), dtype=object)
     step_ns = whole_step_ns(view, untraced_ns)
     for name in sorted(set(names.tolist())):
         rows, places = operators[names == name], function[names == name]

@@ -149,11 +149,11 @@ def _issued(view: RankView, calls: Sequence[Call]) -> _Issued:
     reduced, sent = [], []
     for device in view.devices:
         issued_by = issuers(view, device)
+        known = np.flatnonzero(np.isin(device.operations.rows, list(by_row)) & (issued_by >= 0))
+        rows, issued_by = device.operations.rows[known], issued_by[known]
         meant = purposes(columns, issued_by).tolist()
-        for row, issuer, purpose in zip(device.operations.rows.tolist(), issued_by.tolist(), meant, strict=True):
-            call = by_row.get(row)
-            if call is None or issuer < 0:
-                continue
+        for row, issuer, purpose in zip(rows.tolist(), issued_by.tolist(), meant, strict=True):
+            call = by_row[row]
             if (call.kind, purpose) in (("all_reduce", GRADIENTS), ("reduce_scatter", SHARDING)):
                 reduced.append((issuer, call))
             elif call.kind == "broadcast":

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -66,3 +67,18 @@ class Labels(dict[Any, int]):
     def __missing__(self, value: Any) -> int:
         self[value] = number = self.words["" if value is None else str(value)]
         return number
+
+
+class WordMask:
+    """Which words of a growing table are wanted; each is asked for once."""
+
+    def __init__(self, words: WordTable, wanted: Callable[[str], object]) -> None:
+        self._words, self._wanted = words, wanted
+        self._chosen = np.zeros(0, dtype=np.bool_)
+
+    def of(self, numbers: NDArray[np.int32]) -> NDArray[np.bool_]:
+        """For each number whether its word is wanted."""
+        if len(self._chosen) < len(self._words):
+            more = [bool(self._wanted(word)) for word in islice(self._words, len(self._chosen), None)]
+            self._chosen = np.concatenate((self._chosen, np.array(more, dtype=np.bool_)))
+        return self._chosen[numbers]

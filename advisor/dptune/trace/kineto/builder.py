@@ -11,11 +11,12 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from dptune.trace.columns import NONE, Collectives, Columns, Counters, Memory
-from dptune.trace.kernels import COLLECTIVE_PREFIXES, LEGACY_PROCESSES
-from dptune.trace.kineto.buffers import Labels, Table, WordTable
+from dptune.trace.columns import NO_OPERATORS, NONE, Collectives, Columns, Counters, Memory, Operators
+from dptune.trace.kernels import COLLECTIVE_PREFIXES, LEGACY_PROCESSES, OPERATOR_CATEGORIES
+from dptune.trace.kineto.buffers import Labels, Table, WordMask, WordTable
 from dptune.trace.kineto.clock import LIMIT_NS, all_nanoseconds, nanoseconds, short_nanoseconds
 from dptune.trace.kineto.faults import faults, unusable
+from dptune.trace.kineto.operators import OperatorTable
 from dptune.trace.kineto.repair import REFUSED, decoded, repair
 from dptune.trace.kineto.schema import (
     ABSENT,
@@ -62,7 +63,7 @@ class Builder:
     `thread_names` is by (pid, tid).
     """
 
-    def __init__(self) -> None:
+    def __init__(self, keep_operators: bool = False) -> None:
         self.events = self.negative = self.unreadable = self.skipped = self.faulty = 0
         self.described = self.unusable = 0
         self.fields: Counts[str] = Counts()
@@ -74,7 +75,9 @@ class Builder:
         self._pids = Labels(WordTable())
         self._tids = Labels(self._pids.words)
         self._waiting: list[tuple[int, ...]] = []
-        self._speaking = np.zeros(0, dtype=np.bool_)  # by name id: whether it is the name of a collective's operator
+        self._speaking = WordMask(self._names, lambda name: name.startswith(COLLECTIVE_PREFIXES))
+        self._operating = WordMask(self._categories, OPERATOR_CATEGORIES.__contains__)
+        self._operators = OperatorTable() if keep_operators else None
 
     @property
     def full(self) -> str:
@@ -108,13 +111,17 @@ class Builder:
         self._flush()
         names, categories, pids, tids = self._names, self._categories, self._pids, self._tids
         name_id = np.fromiter([names[event.name] for event in complete], np.int32, len(complete))
+        category_id = np.fromiter([categories[event.cat] for event in complete], np.int32, len(complete))
         self._typed_collectives(name_id, args)
+        if self._operators is not None:
+            operators = np.flatnonzero(self._operating.of(category_id))
+            self._operators.take(len(self._rows) + operators, [args[at] for at in operators.tolist()])
         self._rows.extend(
             (
                 ts,
                 dur,
                 name_id,
-                np.fromiter([categories[event.cat] for event in complete], np.int32, len(complete)),
+                category_id,
                 np.fromiter([pids[event.pid] for event in complete], np.int32, len(complete)),
                 np.fromiter([tids[event.tid] for event in complete], np.int32, len(complete)),
                 *numbers,
@@ -128,12 +135,8 @@ class Builder:
         return True
 
     def _typed_collectives(self, name_id: NDArray[np.int32], args: list[TypedArgs]) -> None:
-        if len(self._speaking) < len(self._names):
-            names = list(self._names)[len(self._speaking) :]
-            more = np.fromiter([name.startswith(COLLECTIVE_PREFIXES) for name in names], np.bool_, len(names))
-            self._speaking = np.concatenate((self._speaking, more))
         described = [at for at, each in enumerate(args) if each.collective is not None or each.in_elements is not None]
-        shaped = [at for at in np.flatnonzero(self._speaking[name_id]).tolist() if args[at].input_dims != ABSENT]
+        shaped = [at for at in np.flatnonzero(self._speaking.of(name_id)).tolist() if args[at].input_dims != ABSENT]
         for at in sorted({*described, *shaped}):
             self._keep(len(self._rows) + at, args[at])
 
@@ -269,6 +272,10 @@ class Builder:
     def collectives(self) -> Collectives:
         """What was said of collectives."""
         return Collectives(**self._collectives.columns(), words=tuple(self._words))
+
+    def operators(self) -> Operators:
+        """The arguments of operators that were kept."""
+        return NO_OPERATORS if self._operators is None else self._operators.operators()
 
     def memory(self) -> Memory:
         """The allocations."""

@@ -43,21 +43,23 @@ class _Opening:
     offset: int = 0
 
 
-def decode(path: str | os.PathLike[str], limit_bytes: int = LIMIT_BYTES, tick: Tick | None = None) -> Trace:
+def decode(
+    path: str | os.PathLike[str], limit_bytes: int = LIMIT_BYTES, tick: Tick | None = None, keep_operators: bool = True
+) -> Trace:
     """Read one trace file.
 
-    Of text, no more than `limit_bytes` are read; `tick` gets how many of the file's bytes were. Raises TraceError
-    where it is not a torch.profiler trace or nothing of it can be read.
+    Of text, no more than `limit_bytes` are read; `tick` gets how many of the file's bytes were. `keep_operators`: the
+    arguments of operators that figures take are kept. Raises TraceError where it is not a torch.profiler trace or
+    nothing of it can be read.
     """
     name = os.fspath(path)
     with source.opened(name) as file:
-        return _decode(name, Text(file, source.redacted(name), limit_bytes, tick))
+        return _decode(name, Text(file, source.redacted(name), limit_bytes, tick), Builder(keep_operators))
 
 
-def _decode(path: str, text: Text) -> Trace:
+def _decode(path: str, text: Text, builder: Builder) -> Trace:
     name = text.name
     opening = _opening(name, text)
-    builder = Builder()
     if opening.rest is None:
         header = _header(opening.header)
         whole = not text.broken and _is_object(opening.header)
@@ -90,6 +92,7 @@ def _decode(path: str, text: Text) -> Trace:
         collectives=builder.collectives(),
         memory=builder.memory(),
         counters=builder.counters(),
+        operators=builder.operators(),
         blocks=body.blocks(),
         partial=partial,
         thread_names=builder.thread_names,

@@ -36,6 +36,10 @@ class TypedArgs(Struct, gc=False, frozen=True):
     sequence: int | None = field(default=None, name="Seq")
     input_dims: Raw = field(default=ABSENT, name="Input Dims")
     input_types: Raw = field(default=ABSENT, name="Input type")
+    former_dims: Raw = field(default=ABSENT, name="Input dims")  # as older torch wrote it
+    values: Raw = field(default=ABSENT, name="Concrete Inputs")
+    strides: Raw = field(default=ABSENT, name="Input Strides")
+    number: Raw = field(default=ABSENT, name="Sequence number")
 
 
 class Complete(Struct, gc=False, tag_field="ph", tag="X"):

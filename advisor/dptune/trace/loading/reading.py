@@ -38,18 +38,19 @@ class Digested:
 Outcome = Trace | Digested | DptuneError
 
 
-def read(name: str, cached: bool = True, tick: Tick | None = None) -> Trace:
+def read(name: str, cached: bool = True, tick: Tick | None = None, keep_operators: bool = True) -> Trace:
     """Read one trace; `cached` takes and keeps its columns. `tick` gets how many of the file's bytes were read.
+    `keep_operators` keeps the arguments of operators, where the file itself is read.
 
     Raises TraceError where it is not a torch.profiler trace or nothing of it can be read.
     """
     if not cached:
-        return decode(name, tick=tick)
+        return decode(name, tick=tick, keep_operators=keep_operators)
     entry = Entry(name)
     known = entry.load()
     if known is not None:
         return known
-    trace = decode(name, tick=tick)
+    trace = decode(name, tick=tick, keep_operators=keep_operators)
     entry.store(trace)
     return trace
 
@@ -65,11 +66,15 @@ def read_all(
     """Each trace, or why it could not be read; here, by `jobs` processes, or each by a call of the executor.
 
     Where `digests` has a function for a name, it is called where the trace is read, and its result is handed over in
-    place of the events; it can be pickled. `progress` is called with what is being read, how many bytes are done, and
-    how many there are. Raises RunError where a process that read died.
+    place of the events; it can be pickled. The arguments of operators are kept of the first trace alone: figures seldom
+    take those of others. `progress` is called with what is being read, how many bytes are done, and how many there are.
+    Raises RunError where a process that read died.
     """
     sizes = [source.size(name) for name in names]
-    calls = [partial(_outcome, name, cached, digest=(digests or {}).get(name)) for name in names]
+    calls = [
+        partial(_outcome, name, cached, digest=(digests or {}).get(name), keep_operators=not at)
+        for at, name in enumerate(names)
+    ]
     if executor is not None:
         try:
             return _at_once(names, sizes, calls, executor, progress)
@@ -152,9 +157,11 @@ def _parcel(shared: str, call: Callable[[], Outcome]) -> Any:
     return parcel(call(), shared)
 
 
-def _outcome(name: str, cached: bool, tick: Tick | None = None, digest: Digest | None = None) -> Outcome:
+def _outcome(
+    name: str, cached: bool, tick: Tick | None = None, digest: Digest | None = None, keep_operators: bool = False
+) -> Outcome:
     try:
-        trace = read(name, cached, tick)
+        trace = read(name, cached, tick, keep_operators=keep_operators and digest is None)
     except DptuneError as error:
         return error
     return trace if digest is None else Digested(trace.head(), digest(trace))
