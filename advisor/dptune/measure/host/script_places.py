@@ -42,15 +42,14 @@ def in_each(found: Sequence[Functions] | None, facts: Iterable[Facts]) -> list[F
     return None if found is None else [_renamed(each, files) for each in found]
 
 
-def in_optimizer_loops(
-    found: Sequence[OptimizerLoop] | None, facts: Iterable[Facts]
-) -> list[OptimizerLoop] | None:
+def in_optimizer_loops(found: Sequence[OptimizerLoop] | None, facts: Iterable[Facts]) -> list[OptimizerLoop] | None:
     """The same loops with the files of the recording."""
     if found is None:
         return None
     files = _files(facts)
     return [
-        loop.model_copy(update={"functions": [_of_function(words, files) for words in loop.functions]}) for loop in found
+        loop.model_copy(update={"functions": [_of_function(words, files) for words in loop.functions]})
+        for loop in found
     ]
 
 
