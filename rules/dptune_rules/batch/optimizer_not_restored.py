@@ -74,8 +74,9 @@ def _advice(found: UnrestoredStateFacts) -> Advice:
             Evidence(label="parameters that start with the checkpoint's weights", value=found.parameters),
             *known("checkpoint loaded at", found.loaded_at),
         ],
-        watch=f'Call optimizer.load_state_dict(checkpoint["{found.key}"]), and restore the learning-rate schedule in '
-        "the same way. For training on other data a new state is right.",
+        remedy=f'Call optimizer.load_state_dict(checkpoint["{found.key}"]), and restore the learning-rate schedule in '
+        "the same way.",
+        watch="For training on other data a new state is right.",
         subject=found.optimizer,
         confidence="medium",
     )
