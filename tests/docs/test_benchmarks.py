@@ -25,6 +25,7 @@ ROOT = Path(__file__).parents[2]
         ("loading", "tests/benchmarks/READING"),
         ("cluster", "tests/benchmarks/READING"),
         ("predictions", "tests/benchmarks/PREDICTIONS"),
+        ("predictions_short", "tests/benchmarks/PREDICTIONS"),
         ("real_replays", "tests/benchmarks/PREDICTIONS"),
         ("simulated", "tests/benchmarks/PREDICTIONS"),
         ("real_advice", "tests/benchmarks/RULES_TRIED"),
