@@ -338,7 +338,9 @@ def test_runs_that_cannot_be_judged_decide_nothing_and_are_named_with_the_reason
 
 def test_one_fault_of_several_runs_is_described_once_though_its_figures_differ() -> None:
     lost = {"trust": "unjudgeable"}
-    a, b = ([run(f"{side}{n}", 100 + n + 10 * ord(side), lost=f"{n} % is lost", **lost) for n in (1, 2)] for side in "ab")
+    a, b = (
+        [run(f"{side}{n}", 100 + n + 10 * ord(side), lost=f"{n} % is lost", **lost) for n in (1, 2)] for side in "ab"
+    )
     reason = compared(a, b).verdict.reason
     assert reason == (
         "not reliable enough: a1 (A), a2 (A), b1 (B), b2 (B): 1 % is lost (as in a1 (A); the others are similar)"

@@ -68,7 +68,8 @@ def test_a_gpu_by_hand(tmp_path):
     }
     assert measured.overlap.compute_per_communication == pytest.approx(126 / 60)
     with pytest.raises(
-        Missing, match=r"^1 operation of a step overlapped communication in some steps only; comparing needs at least 30"
+        Missing,
+        match=r"^1 operation of a step overlapped communication in some steps only; comparing needs at least 30",
     ):
         _ = measured.overlap.slowdown
 

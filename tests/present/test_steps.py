@@ -22,7 +22,10 @@ def said(report, found: StepsFigures | None, **times: object) -> str:
             "optimizer",
             "from the end of one optimizer step to the end of the next. 98.7 % of their operations are the same.",
         ),
-        ("repeating", "repetitions in the order of operations, since nothing marks steps. 98.7 % of their operations are"),
+        (
+            "repeating",
+            "repetitions in the order of operations, since nothing marks steps. 98.7 % of their operations are",
+        ),
     ],
 )
 def test_what_tells_the_steps(report, basis, words):

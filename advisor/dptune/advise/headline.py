@@ -27,10 +27,11 @@ from dptune.advise.limits import (
     shares,
 )
 from dptune.advise.next_step import about_straggler, advised, compare_ranks, lacking, see_also, unadvised
+from dptune.advise.recording_again import recording
 from dptune.advise.sentence import sentence
 from dptune.advise.straggler import LEAST_SHARE, Straggler, doubtful, straggler
 from dptune.advise.trust import NO_VERDICT
-from dptune.advise.unjudgeable import NO_DATA, recording, unjudgeable
+from dptune.advise.unjudgeable import NO_DATA, unjudgeable
 from dptune.measure.device.phases import INFERENCE
 from dptune.measured import Measured, Missing, QueuedSteps, by_profiler
 
