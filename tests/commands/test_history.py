@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 
 from dptune.cli import main
-from dptune.history import History
+from dptune.history import Entry, History
+from dptune.present.ink import paint
+from dptune.present.sections.history import page
 from dptune.runfile.commit import checked_out
 
 SAMPLES = Path(__file__).parents[2] / "sample_traces"
@@ -81,7 +83,24 @@ def test_the_text_names_the_commands_to_open_and_compare(runs: Path, capsys: pyt
     words = " ".join(printed.replace("\\\n", " ").split())  # as a shell reads it
     assert f"Open dptune report {runs}/same-order" in words
     assert f"Compare dptune compare {runs}/workers-restart {runs}/same-order" in words
-    assert "████████" in printed  # the longest step
+    assert "███" not in printed  # the verdict is whole in place of bars
+
+
+def test_bars_are_drawn_where_nothing_is_cut_for_them() -> None:
+    entry = Entry(folder="a", recorded="2026-11-22", ranks=2, step_ns=1_000_000, label="Communication-bound")
+    history = History(dptune="0", entries=[entry.model_copy(update={"folder": "a-recording-of-a-long-name"})])
+    assert "████████" in paint(page(history, 120), colour=False)
+    narrow = paint(page(history, 70), colour=False)
+    assert "a-recording-of-a-long-name" in narrow
+    assert "Communication-bound" in narrow
+    assert "█" not in narrow
+
+
+def test_only_recordings_of_the_same_number_of_ranks_are_compared() -> None:
+    entries = [Entry(folder=name, recorded="2026-11-22", ranks=ranks) for name, ranks in (("a", 2), ("b", 1), ("c", 2))]
+    both = paint(page(History(dptune="0", entries=entries), 80), colour=False)
+    assert "dptune compare a c" in both
+    assert "compare" not in paint(page(History(dptune="0", entries=entries[:2]), 80), colour=False)
 
 
 def test_paths_are_those_that_can_be_read(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -20,7 +20,11 @@ def page(history: History, width: int) -> Iterator[Line]:
     """The table, what could not be read, and the commands to open and compare recordings."""
     read = [entry for entry in history.entries if not entry.error]
     if read:
-        yield from table(*_table(read), width, " ")
+        columns, rows = _table(read)
+        if _natural_width(columns, rows) > width:  # names and verdicts rather than bars
+            bar = next(i for i, column in enumerate(columns) if not column.heading)
+            columns, rows = columns[:bar] + columns[bar + 1 :], [row[:bar] + row[bar + 1 :] for row in rows]
+        yield from table(columns, rows, width, " ")
     if history.earlier:
         yield from wrapped(
             f"{several(history.earlier, 'older recording')} not listed: --last 0", width, " ", role="dim"
@@ -34,13 +38,24 @@ def page(history: History, width: int) -> Iterator[Line]:
     yield from _commands(read, width)
 
 
+def _natural_width(columns: list[Column], rows: list[list[Cell]]) -> int:
+    """Of the table with nothing cut, two spaces between columns."""
+    widths = [
+        max(len(column.heading), *(len(str(row[i])) for row in rows if not isinstance(row[i], Hole)), 0)
+        for i, column in enumerate(columns)
+    ]
+    return 1 + sum(widths) + 2 * (len(widths) - 1)
+
+
 def _commands(read: list[Entry], width: int) -> Iterator[Line]:
     if not read:
         return
     yield BLANK
     yield from command_line("Open", f"dptune report {shlex.quote(read[-1].folder)}", width)
-    if len(read) > 1:
-        before, after = (shlex.quote(entry.folder) for entry in read[-2:])
+    *earlier, latest = read
+    alike = [entry for entry in earlier if entry.ranks == latest.ranks]
+    if alike:
+        before, after = (shlex.quote(entry.folder) for entry in (alike[-1], latest))
         yield from command_line("Compare", f"dptune compare {before} {after}", width)
 
 
