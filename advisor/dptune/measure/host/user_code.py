@@ -124,8 +124,9 @@ class _Rank:
             if counted is not None:
                 site, part = counted
                 by_step[site] = by_step.get(site, 0) + steps_ns
-                parts[site][part] += float(steps_ns.sum())
-                in_operators[site] += float(steps_ns.sum()) * stacks.is_operator(row)
+                total_ns = float(steps_ns.sum())
+                parts[site][part] += total_ns
+                in_operators[site] += total_ns * stacks.is_operator(row)
         cost_ns = {site: round(median_low(steps.tolist())) for site, steps in by_step.items()}
         mostly = {site: max(part_ns, key=lambda part: part_ns[part]) for site, part_ns in parts.items()}
         shares = {site: in_operators[site] / sum(by_part.values()) for site, by_part in parts.items()}
