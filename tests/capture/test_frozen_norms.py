@@ -57,6 +57,37 @@ def test_a_frozen_backbone_in_training_mode():
     assert "test_frozen_norms.py" in facts.runs_at
 
 
+class Pair(nn.Module):
+    """A part and its average, which also runs in training mode: as in BYOL and MoCo."""
+
+    def __init__(self):
+        super().__init__()
+        self.online, self.target = Net(), frozen(Net())
+
+    def forward(self, rows):
+        with torch.no_grad():
+            self.target(rows)
+        return self.online(rows)
+
+
+@pytest.mark.parametrize("through_data", [False, True])
+@pytest.mark.parametrize(("averages", "layers"), [(True, None), (False, 2)])
+def test_an_average_of_another_part_follows_it(averages, layers, through_data):
+    pair = Pair()
+
+    def run():
+        for _ in range(3):
+            pair(ROWS)
+            with torch.no_grad():
+                for average, weight in zip(pair.target.parameters(), pair.online.parameters(), strict=True):
+                    weight += 0.1
+                    if averages:
+                        (average.data if through_data else average).lerp_(weight, 0.1)
+
+    facts = found(run, lambda: pair.train())
+    assert (facts and facts.layers) == layers
+
+
 def test_inside_a_wrapper_and_with_a_pass_without_gradients():
     net = Net()
     frozen(net.backbone)

@@ -11,7 +11,7 @@ import functools
 import sys
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -20,6 +20,7 @@ from torch.nn.modules.batchnorm import SyncBatchNorm, _BatchNorm
 
 from dptune.capture.injected.observe.module_paths import DEEPEST, Parents, joined, parents
 from dptune.capture.injected.observe.places import Places, is_the_users, users_line
+from dptune.capture.injected.observe.tensor_samples import Sample, changes, samples
 from dptune.runfile.frozen_norms import FrozenNormFacts
 
 _LAYERS = 10_000
@@ -33,6 +34,12 @@ class _Layer:
     where: str | None
     trained: bool = False  # in one of its passes in training mode
     with_graph: bool = False  # it ran where gradients are enabled
+    before: list[Sample] = field(default_factory=list)  # its weights when it ran first
+    versions: list[int] = field(default_factory=list)
+
+    def is_averaged(self) -> bool:
+        """Whether its weights change, although no optimizer trains them: an average of another part follows that."""
+        return self.versions != _versions(self.before) or any(map(bool, changes(self.before)))
 
 
 class FrozenNorms:
@@ -105,12 +112,15 @@ class FrozenNorms:
             if len(self._layers) >= _LAYERS or module.running_mean is None or module.weight is None:
                 return
             layer = self._layers[id(module)] = _Layer(weakref.ref(module), users_line(sys._getframe(2)))
+            layer.before = samples(module.parameters(recurse=False))
+            layer.versions = _versions(layer.before)
         layer.trained = layer.trained or _is_trained(module, recurse=False)
         layer.with_graph = layer.with_graph or torch.is_grad_enabled()
 
     def _found(self) -> FrozenNormFacts | None:
         frozen = [layer for layer in self._layers.values() if not layer.trained]
         layers = [layer for layer in frozen if (module := layer.module()) is not None and module.training]
+        layers = [layer for layer in layers if not layer.is_averaged()]
         if not layers:
             return None
         known = parents()
@@ -143,6 +153,10 @@ def _place(module: Any, known: Parents) -> tuple[str, str, bool]:
             part, frozen_at = module, len(names)
     path, inside = (joined(some) for some in (names, names[frozen_at:]))
     return path, inside or type(part).__name__, frozen
+
+
+def _versions(weights: list[Sample]) -> list[int]:
+    return [weight._version for ref, _ in weights if (weight := ref()) is not None]
 
 
 def _is_trained(module: Any, *, recurse: bool = True) -> bool:
