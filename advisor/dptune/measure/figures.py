@@ -35,6 +35,7 @@ from dptune.measure.host import (
     launch_idle,
     launching,
     optimizer_loops,
+    script_places,
     user_code,
     wait_sites,
 )
@@ -189,11 +190,16 @@ def measure(
         ),
         "attention": (_attention(run, detail, stepped), no_steps),
         "optimizer_loops": (
-            optimizer_loops.optimizer_loops(_two_detailed(run, stacked), _untraced_ns(run)) if stacked else None,
+            script_places.in_optimizer_loops(
+                optimizer_loops.optimizer_loops(_two_detailed(run, stacked), _untraced_ns(run)) if stacked else None,
+                run.facts.values(),
+            ),
             user_code.NO_STACKS,
         ),
         "generations": (
-            generation.uncached_generations(_two_detailed(run, stacked)) if stacked else None,
+            script_places.in_each(
+                generation.uncached_generations(_two_detailed(run, stacked)) if stacked else None, run.facts.values()
+            ),
             user_code.NO_STACKS,
         ),
         "copies": (tabled.copies, copies.NO_LAUNCH if tabled.views else no_steps),
@@ -335,14 +341,16 @@ def _stacked(run: Run, stepped: list[RankView]) -> RankView | None:
 
 
 def _user_code(run: Run, first: RankView | None) -> UserCodeFigures | None:
-    return None if first is None else user_code.user_code(_two_detailed(run, first), _untraced_ns(run))
+    found = None if first is None else user_code.user_code(_two_detailed(run, first), _untraced_ns(run))
+    return script_places.in_functions(found, run.facts.values())
 
 
 def _attention(run: Run, first: RankView | None, stepped: list[RankView]) -> list[EagerAttention] | None:
     """From the detailed window, which has sizes and stacks, else from the first rank with steps."""
     if not stepped:
         return None
-    return attention.eager_attention(_two_detailed(run, first) if first else stepped[:1], _untraced_ns(run))
+    found = attention.eager_attention(_two_detailed(run, first) if first else stepped[:1], _untraced_ns(run))
+    return script_places.in_each(found, run.facts.values())
 
 
 def _two_detailed(run: Run, first: RankView) -> list[RankView]:
