@@ -325,9 +325,8 @@ class RecordedView:
     ) -> SampledShare | None:
         """The share of the untraced steps in which a function runs on each rank, by stack samples.
 
-        `calling`: only while its line calls a library's function of this name; `training`: also in forward and backward
-        passes and the optimizer; `without`: functions that it calls and that are not counted (name and place). None
-        where there are too few samples.
+        `calling`: only while its line calls a library's function of this name; `training`: in all phases of a step;
+        `without`: functions that it calls and that are not counted (name and place). None for too few samples.
         """
         left_out = [(each, _file(place)) for each, place in without]
         return sampled_share(self.facts, name, _file(at), calling, training=training, without=left_out)

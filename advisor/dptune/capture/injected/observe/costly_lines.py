@@ -46,11 +46,8 @@ def _whole(dataset: Any) -> set[str]:
     """The attributes of the data set that hold as many rows as it has samples, in a tensor, an array or a frame."""
     with contextlib.suppress(Exception):  # a data set may have no length
         samples = len(dataset)
-        return {
-            name
-            for name, value in vars(dataset).items()
-            if len(shape := getattr(value, "shape", ())) and samples > 1 and shape[0] == samples
-        }
+        shapes: dict[str, Any] = {name: getattr(value, "shape", ()) for name, value in vars(dataset).items()}
+        return {name for name, shape in shapes.items() if len(shape) and samples > 1 and shape[0] == samples}
     return set()
 
 
@@ -89,9 +86,9 @@ def _reads_all(call: ast.Call, whole: Collection[str]) -> bool:
     if not isinstance(call.func, ast.Attribute) or call.func.attr not in _OVER_ALL:
         return False
     for read in (call.func.value, *call.args[:1]):
-        named = isinstance(read, ast.Subscript) and isinstance(read.slice, ast.Constant)
-        column = named and isinstance(read.slice.value, str)
-        if ast.unparse(read.value if column else read) in {f"self.{name}" for name in whole}:
+        if isinstance(read, ast.Subscript) and isinstance(read.slice, ast.Constant):
+            read = read.value if isinstance(read.slice.value, str) else read  # a column
+        if ast.unparse(read) in {f"self.{name}" for name in whole}:
             return True
     return False
 
