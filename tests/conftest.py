@@ -1,3 +1,4 @@
+import functools
 import gc
 import importlib.util
 import json
@@ -120,8 +121,8 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     """Where only quick tests are asked for, files that have none are not imported."""
     if config.option.markexpr != "quick" or not collection_path.name.startswith("test_"):
         return None
-    in_long_files = collection_path.relative_to(ROOT).as_posix() in LONG_FILES
-    return True if in_long_files or "mark.records" in collection_path.read_text(encoding="utf-8") else None
+    records = "mark.records" in collection_path.read_text(encoding="utf-8")
+    return True if records or _is_in_long_file(collection_path) else None
 
 
 @pytest.hookimpl(wrapper=True)
@@ -141,8 +142,9 @@ def pytest_collection_finish() -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark the quick tests; files that record come first, quick ones last: no long one runs alone at the end."""
-    recording = {item.path for item in items if item.get_closest_marker("records")}
-    long = {item for item in items if item.path in recording or _is_long(item)}
+    marks = {item: {mark.name for mark in item.iter_markers()} for item in items}
+    recording = {item.path for item in items if "records" in marks[item]}
+    long = {item for item in items if item.path in recording or _is_long(item, marks[item])}
     in_long_files = {item.path for item in long}
     items.sort(key=lambda item: (item.path not in recording, item.path not in in_long_files))
     for item in items:
@@ -150,12 +152,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("quick")
 
 
-def _is_long(item: pytest.Item) -> bool:
+def _is_long(item: pytest.Item, marks: set[str]) -> bool:
     starts_programs = isinstance(item, pytest.Function) and not STARTING.isdisjoint(vars(item.module))
-    file = item.path.relative_to(ROOT).as_posix()
     fixtures = getattr(item, "fixturenames", ())
-    marked = any(item.get_closest_marker(name) for name in ("thorough", "alone", "long"))
-    return starts_programs or marked or file in LONG_FILES or not LONG_FIXTURES.isdisjoint(fixtures)
+    marked = not marks.isdisjoint(("thorough", "alone", "long"))
+    return starts_programs or marked or _is_in_long_file(item.path) or not LONG_FIXTURES.isdisjoint(fixtures)
+
+
+@functools.cache
+def _is_in_long_file(path: Path) -> bool:
+    return path.relative_to(ROOT).as_posix() in LONG_FILES
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
