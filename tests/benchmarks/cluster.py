@@ -58,7 +58,7 @@ RESULTS = HERE / "results" / "cluster.json"
 DATA = Path(tempfile.gettempdir()) / "dptune-benchmark-traces"
 SMALL = ROOT / ".." / "shared" / "real_traces" / "torchrec_straggler_4xv100"
 MEGABYTES = 100
-COMPARED = (1_000, 2_500, 5_000, 10_000)  # ranks in the table
+COMPARED = (1_000, 2_500, 5_000, 10_000, 16_384)  # ranks in the table
 ROUNDS = 5
 PART = 64  # ranks on disk at a time
 LIMITS = Limits(wait_s=300, rank_timeout_s=600, attempts=3, workers=2)

@@ -1,5 +1,7 @@
 """Columns of traces that were read before, so that a large trace opens at once the next time.
 
+Arguments of operators are not kept: figures read them from the file.
+
 One file of columns for each trace, in `.dptune-cache/` beside it where the folder of the trace is this user's; else, or
 where that cannot be written or the trace is remote, in the user's cache folder. Both are used only where they belong to
 this user alone, and so does the file. Its name holds what it was made from: where the trace is, what identifies its
