@@ -101,6 +101,7 @@ LONG_FILES = {
     "whatif/test_tracked_memory.py",
 }
 STARTING = {"subprocess", "DPTUNE"}  # what a test module imports to start a program
+READING = "reading"  # the module by which a test reads a recording or a sample, and has it measured
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -153,10 +154,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def _is_long(item: pytest.Item, marks: set[str]) -> bool:
-    starts_programs = isinstance(item, pytest.Function) and not STARTING.isdisjoint(vars(item.module))
+    starts_programs = reads = False
+    if isinstance(item, pytest.Function):
+        starts_programs = not STARTING.isdisjoint(vars(item.module))
+        reads = READING in getattr(getattr(item.function, "__code__", None), "co_names", ())
     fixtures = getattr(item, "fixturenames", ())
     marked = not marks.isdisjoint(("thorough", "alone", "long"))
-    return starts_programs or marked or _is_in_long_file(item.path) or not LONG_FIXTURES.isdisjoint(fixtures)
+    by_use = starts_programs or reads or not LONG_FIXTURES.isdisjoint(fixtures)
+    return by_use or marked or _is_in_long_file(item.path)
 
 
 @functools.cache

@@ -140,6 +140,7 @@ def library(folder: Path, *further: str) -> dict[str, str]:
     return {"PYTHONPATH": os.pathsep.join(map(str, (folder, WITHOUT_COMPILER)))}
 
 
+@pytest.mark.long
 def test_a_recording_keeps_what_the_cards_showed_until_a_query_blocks(profile_started, tmp_path: Path) -> None:
     blocks = f"""
 import time

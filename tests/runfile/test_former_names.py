@@ -42,6 +42,7 @@ def test_a_file_of_today_may_say_lean(tmp_path: Path) -> None:
     assert form.read(tmp_path / "run.json", RunRecord).command[-1] == "lean"
 
 
+@pytest.mark.long
 def test_an_older_report_reads_as_it_did(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from dptune.cli import main
     from dptune.commands.shared.reading import _report

@@ -33,6 +33,7 @@ def test_links_are_changed_to_the_figures_that_whatif_is_given() -> None:
         assert figure(pair.after) == pytest.approx(float(pair.value))
 
 
+@pytest.mark.long
 def test_the_command_line_writes_both_sides_and_the_truth(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -108,6 +108,7 @@ def test_a_model_is_compiled_only_where_there_is_a_compiler(
     assert "compile.model=true" not in offered(compiled, measured)
 
 
+@pytest.mark.long
 def test_buckets_of_another_size_than_ddps_own_are_tried_with_that_one() -> None:
     """10 KiB in the first run, 25 MiB in the second; both wait for communication."""
     small, own = (RUNS / name for name in ("tiny-gradients", "wide-gradients"))
