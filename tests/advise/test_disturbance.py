@@ -137,7 +137,9 @@ def test_a_loader_that_is_waited_for_in_every_window_is_advised_on(make_measured
     assert report.headline.verdict == (
         "The times of this run are not reliable: only recommendations that do not depend on them are given."
     )
-    assert report.headline.next.startswith("DP501: A step waits 60 % of its time for the data loader")
+    assert report.headline.next.startswith(
+        "DP501: In train.py:12, use `DataLoader(dataset, ..., num_workers=3, persistent_workers=True)`."
+    )
     assert " Then stop other processes on this machine" in report.headline.next
     assert report.headline.next.count("ecord again") == 1
     assert report.headline.rule == "DP501"
@@ -153,7 +155,7 @@ def test_where_times_do_not_hold_the_first_finding_comes_next(make_measured, mak
     first = report.advice[0]
     assert (first.rule, first.impact) == ("DP311", "medium")
     assert report.headline.rule == first.rule
-    assert report.headline.next.startswith(f"{first.rule}: {first.title}. Then stop other processes")
+    assert report.headline.next.startswith(f"{first.rule}: {first.remedy} Then stop other processes")
 
 
 def test_an_optimizer_that_no_hardware_needs_so_long_for(make_measured, make_facts, hand_made):

@@ -99,7 +99,7 @@ def test_medium_impact_trips_it_when_nothing_is_asked_for(judged, capsys) -> Non
     said = " ".join(capsys.readouterr().out.split())
     assert (
         "PASSED with reservations: no findings of at least medium impact and medium confidence, but 1 rule could "
-        "not run on it" in said
+        "not run (see `dptune report --section skipped`)." in said
     )
     judged(report("medium"))
     assert main(["check", "x"]) == 1

@@ -14,7 +14,7 @@ def test_the_checkpoint_and_its_key_are_named(ask, make_measured, make_facts):
         "AdamW (train.py:20) starts without its state, which the checkpoint loaded at train.py:15 has under `optim`"
     )
     assert advice.why.startswith("The script continues at the checkpoint's `epoch` with its weights.")
-    assert advice.watch.startswith('Call optimizer.load_state_dict(checkpoint["optim"])')
+    assert advice.remedy.startswith('Call optimizer.load_state_dict(checkpoint["optim"])')
     assert (advice.kind, advice.impact, advice.confidence, advice.saves) == ("risk", "high", "medium", None)
     assert [one.value for one in advice.evidence] == [6, "train.py:15"]
 

@@ -47,7 +47,7 @@ def test_nll_loss_of_the_outputs_of_a_layer(ask, make_measured, make_facts):
         "The loss nll_loss (train.py:30) expects log-probabilities and gets outputs of a layer (model.py:8): it can "
         "fall without limit"
     )
-    assert advice.watch.startswith("Use cross_entropy, or apply log_softmax first.")
+    assert advice.remedy.startswith("Use cross_entropy, or apply log_softmax first.")
     assert [one.label for one in advice.evidence[1:]] == ["layer called at", "loss computed at"]
 
 
@@ -56,7 +56,7 @@ def test_nll_loss_of_probabilities(ask, make_measured, make_facts):
     assert advice.title == (
         "The loss nll_loss (train.py:30) expects log-probabilities and gets softmax outputs (model.py:8)"
     )
-    assert advice.watch.startswith("Use cross_entropy on the logits, or log_softmax in place of softmax.")
+    assert advice.remedy.startswith("Use cross_entropy on the logits, or log_softmax in place of softmax.")
 
 
 def test_both_on_one_line_are_named_once(ask, make_measured, make_facts):
