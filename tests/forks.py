@@ -35,7 +35,8 @@ PATHS = (f"{SITE}{os.pathsep}{WITHOUT_COMPILER}", WITHOUT_COMPILER)  # recorded,
 AT_FIRST = dict(os.environ)
 # What Python, torch and the libraries below it read of the environment as they load, by how the names begin.
 READ_AT_LOAD = ("PYTHON", "TORCH", "PYTORCH", "KINETO", "OMP_", "MKL_", "ONEDNN_", "DNNL_", "OPENBLAS_", "ATEN_", "LD_")
-LATER = {"PYTHONPATH", "KINETO_LOG_LEVEL", "TORCH_EXTENSIONS_DIR"}  # of these, what is looked at elsewhere or later
+# Of these, what is looked at elsewhere or later. torch's compiler writes its own cache there, once it has been used.
+LATER = {"PYTHONPATH", "KINETO_LOG_LEVEL", "TORCH_EXTENSIONS_DIR", "TORCHINDUCTOR_CACHE_DIR"}
 EACH_STARTED = "TESTS_START_EACH"  # a variable with which Python is started for each process, as users start it
 LIMITS = [getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")]
 PR_SET_CHILD_SUBREAPER = 36  # source: Linux, prctl(2)

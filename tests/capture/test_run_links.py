@@ -228,7 +228,8 @@ def test_ctrl_c_during_the_sweep_keeps_the_recording(tmp_path: Path) -> None:
             if "measuring the links" in line:
                 process.send_signal(signal.SIGINT)
     assert process.returncode == 130
-    assert "dptune: links not measured: interrupted\n" in said
+    again = "to measure them, run `dptune links` on the same hosts"
+    assert f"dptune: links not measured: interrupted; {again}\n" in said
     assert said[-1] == "dptune: next: dptune report run\n"
     record = form.read(tmp_path / "run" / "run.json", RunRecord)
     assert (record.ending.how, record.links_unmeasured) == ("complete", "interrupted")
