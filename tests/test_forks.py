@@ -117,6 +117,10 @@ def test_python_is_started_where_a_fork_would_be_another(
     assert why in str(forks.why_started([sys.executable, *words], environment(Path(), **variables)))
 
 
+def test_what_torch_names_once_its_compiler_is_used_keeps_no_script_from_being_forked() -> None:
+    assert forks.why_started([sys.executable, *ALONE], environment(Path(), TORCHINDUCTOR_CACHE_DIR="cache")) is None
+
+
 def test_its_end_is_seen(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("import time; time.sleep(900)")
     process = forks.popen([sys.executable, "train.py"], env=environment(tmp_path), cwd=tmp_path)

@@ -30,7 +30,7 @@ SCRIPT = """
         def train_step(self):
             self.model(torch.randn(4, 8)).sum().backward()
             self.optimizer.step()
-            self.optimizer.zero_grad()
+            self.optimizer.zero_grad(); time.sleep(0.02)  # as long as it takes to be found here, too, on a busy machine
 
         def evaluate(self):
             time.sleep(0.3)
