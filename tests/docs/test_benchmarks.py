@@ -27,6 +27,7 @@ ROOT = Path(__file__).parents[2]
         ("predictions", "tests/benchmarks/PREDICTIONS"),
         ("predictions_short", "tests/benchmarks/PREDICTIONS"),
         ("real_replays", "tests/benchmarks/PREDICTIONS"),
+        ("replay_times", "tests/benchmarks/PREDICTIONS"),
         ("simulated", "tests/benchmarks/PREDICTIONS"),
         ("real_advice", "tests/benchmarks/RULES_TRIED"),
         ("advice", "tests/benchmarks/RULES_TRIED"),
