@@ -38,6 +38,7 @@ READ_AT_LOAD = ("PYTHON", "TORCH", "PYTORCH", "KINETO", "OMP_", "MKL_", "ONEDNN_
 # Of these, what is looked at elsewhere or later. torch's compiler writes its own cache there, once it has been used.
 LATER = {"PYTHONPATH", "KINETO_LOG_LEVEL", "TORCH_EXTENSIONS_DIR", "TORCHINDUCTOR_CACHE_DIR"}
 EACH_STARTED = "TESTS_START_EACH"  # a variable with which Python is started for each process, as users start it
+HAS_CONFIG = hasattr(_testinternalcapi, "set_config")  # which changes Python's, a module for its own tests
 LIMITS = [getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")]
 PR_SET_CHILD_SUBREAPER = 36  # source: Linux, prctl(2)
 _Popen = subprocess.Popen
@@ -127,8 +128,7 @@ def why_started(words: Sequence[str], environment: Mapping[str, str]) -> str | N
         "another PYTHONPATH": environment.get("PYTHONPATH") not in PATHS,
         f"read as torch loads: {', '.join(differing)}": bool(differing),
         "only a process of one thread is forked": AT_FIRST.get("OMP_NUM_THREADS") != "1",
-        # Python has its configuration changed by a module for its own tests.
-        "this Python has no _testinternalcapi.set_config": not hasattr(_testinternalcapi, "set_config"),
+        "this Python has no _testinternalcapi.set_config": not HAS_CONFIG,
     }
     return next((reason for reason, is_so in reasons.items() if is_so), None)
 

@@ -33,6 +33,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from statistics import mean, median
 from typing import Any, NamedTuple
@@ -331,6 +332,11 @@ def _effects(told: list[dict[str, Any]]) -> str:
     )
 
 
-if __name__ == "__main__":
+def run(doc: str | None, of: Round, name: str) -> None:
+    """The command line of a round."""
     switches = {"commit": "commit each prediction, before it is run"}
-    main(__doc__, RESULTS, collect, table, "predictions", switches)
+    main(doc, of.results, partial(collect, of=of), table, name, switches)
+
+
+if __name__ == "__main__":
+    run(__doc__, ROUND, "predictions")

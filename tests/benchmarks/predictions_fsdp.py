@@ -13,10 +13,8 @@ results/predictions_fsdp_first.json and results/predictions_fsdp_second.json. Th
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
-from command_line import main
-from predictions import SHAPED, WIRES, Case, Round, collect, table
+from predictions import SHAPED, WIRES, Case, Round, run
 
 RESULTS = Path(__file__).parent / "results" / "predictions_fsdp.json"
 KEPT, HALVED, QUIET = "fsdp.reshard_after_forward=false", "fsdp.reduce_dtype=bf16", "fsdp.no_sync=true"
@@ -47,17 +45,5 @@ CASES = {  # as in predictions.py, IN_A_ROW of them, by wire, share recordings
 ROUND = Round(CASES, RESULTS, "python tests/benchmarks/predictions_fsdp.py")
 
 
-def collected(work: Path, commit: bool) -> dict[str, Any]:
-    """The cases of this round."""
-    return collect(work, commit, ROUND)
-
-
 if __name__ == "__main__":
-    main(
-        __doc__,
-        RESULTS,
-        collected,
-        table,
-        "predictions-fsdp",
-        {"commit": "commit each prediction, before it is run"},
-    )
+    run(__doc__, ROUND, "predictions-fsdp")

@@ -12,10 +12,8 @@ the machine should be idle.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
-from command_line import main
-from predictions import Case, Round, collect, table
+from predictions import Case, Round, run
 
 RESULTS = Path(__file__).parent / "results" / "predictions_short.json"
 LINE, WIDE, TALL = "--model poet --batch 20", "--model slabs --batch 384", "--model scales --batch 176"
@@ -41,17 +39,5 @@ CASES = {  # as in predictions.py, IN_A_ROW of them, by wire, share recordings
 ROUND = Round(CASES, RESULTS, "python tests/benchmarks/predictions_short.py")
 
 
-def collected(work: Path, commit: bool) -> dict[str, Any]:
-    """The cases of this round."""
-    return collect(work, commit, ROUND)
-
-
 if __name__ == "__main__":
-    main(
-        __doc__,
-        RESULTS,
-        collected,
-        table,
-        "predictions-short",
-        {"commit": "commit each prediction, before it is run"},
-    )
+    run(__doc__, ROUND, "predictions-short")

@@ -18,8 +18,8 @@ rounding:
 | H20 | 148 bf16, 296 int8, 74 TF32, 44 fp32, 1 fp64: reviews of the card |
 | L40, A30, B100, MI300A, MI300X, MI325X, MI350X, MI355X, MI250X, RTX 5090, RTX 3090 | bf16 of verl and torchtitan |
 
-The bandwidths of B200, H100, H200, H800, A100, A10, A40, L40S, V100, RTX A6000, MI300X and MI355X were compared with
-the same tables, which round them or mix forms of the H100; the others are from the vendor's papers alone.
+The bandwidths of B200, H100, H200, H800, A100, A10, A40, L40S, V100, RTX A6000, RTX 3090, MI300X, MI325X and MI355X
+were compared with public tables and articles, which round them; the others were not compared with anything.
 
 Not found there, and from the vendor's papers alone: GH200, RTX 6000 Ada, RTX 4080, RTX 3080, RTX 3090 Ti, RTX 3060,
 RTX 2080 Ti. The first tables give B200 40 TFLOP/s in fp64 and 80 in fp32, of a brief that NVIDIA's HGX
