@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import sys
@@ -69,9 +70,11 @@ def test_a_trainer_class(profile):
     assert facts.window("light").sampled == []
 
 
-def test_a_look_asks_for_the_interpreter_at_once_and_leaves_it_as_it_was():
+@pytest.mark.parametrize("alone", [True, False])
+def test_a_look_asks_for_the_interpreter_at_once_and_leaves_it_as_it_was(monkeypatch, alone):
     usual_s = sys.getswitchinterval()
     sampling = Sampling()
+    monkeypatch.setattr(sampling, "_alone", lambda: alone)
     sampling.begin()
     while sys.getswitchinterval() > _AT_ONCE_S * 1.01:
         sum(range(20))
@@ -270,10 +273,25 @@ def test_times_of_places_make_up_the_time_that_was_sampled():
     assert (found.steps, found.spent_ns, found.looks) == ([0, 1], [20_000_000, 60_000_000], 3)
 
 
-def test_an_interval_that_the_script_sets_meanwhile_stays():
+@pytest.mark.parametrize("usual_s", [0.005, 0.0001, 0.00012, 0.000123])
+def test_the_interval_is_as_before_however_often_calls_are_nested(usual_s):
+    """CPython keeps whole microseconds and cuts the rest: what it returns, set again, would be 1 us less."""
+    before_s = sys.getswitchinterval()
+    try:
+        sys.setswitchinterval(usual_s + 0.5e-6)
+        for _ in range(3):
+            with _interpreter_at_once(), _interpreter_at_once(), _interpreter_at_once():
+                assert sys.getswitchinterval() == pytest.approx(_AT_ONCE_S)
+        assert sys.getswitchinterval() == pytest.approx(usual_s)
+    finally:
+        sys.setswitchinterval(before_s + 0.5e-6)
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_an_interval_that_the_script_sets_meanwhile_stays(alone):
     usual_s = sys.getswitchinterval()
     try:
-        with _interpreter_at_once():
+        with _interpreter_at_once(), contextlib.nullcontext() if alone else _interpreter_at_once():
             sys.setswitchinterval(0.02)
         assert sys.getswitchinterval() == pytest.approx(0.02)
     finally:

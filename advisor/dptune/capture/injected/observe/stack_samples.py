@@ -57,7 +57,10 @@ _TRAINERS = {
     *("transformers", "lightning", "pytorch_lightning", "accelerate", "trl", "sentence_transformers", "setfit"),
     *("ignite", "mmengine", "ultralytics", "fastai", "composer", "torchtune", "detectron2", "catalyst", "skorch"),
 }
-_changed: list[float] = []  # switch intervals that were in force before, the script's first
+_HALF_A_MICROSECOND_S = (
+    0.5e-6  # CPython cuts a switch interval to whole microseconds: 0.0001 would come back as 0.000099
+)
+_changed: list[float] = []  # the script's switch interval, while another one is in force
 Key = tuple[tuple[tuple[CodeType, int], ...], str, str, str]
 
 
@@ -222,15 +225,18 @@ class Sampling:
 @contextlib.contextmanager
 def _interpreter_at_once() -> Iterator[None]:
     """A thread that waits for the interpreter gets it within 0.1 ms, not only when another thread releases it."""
+    if _changed:  # the outer call sets it, and sets it back
+        yield
+        return
     usual_s = sys.getswitchinterval()
     _changed.append(usual_s)
     sys.setswitchinterval(_AT_ONCE_S)
     try:
         yield
     finally:
-        _changed.pop()
+        _changed.clear()
         if _is_at_once():  # else the script has set another one meanwhile
-            sys.setswitchinterval(usual_s)
+            sys.setswitchinterval(usual_s + _HALF_A_MICROSECOND_S)
 
 
 def _is_at_once() -> bool:
@@ -240,7 +246,7 @@ def _is_at_once() -> bool:
 def _in_a_fork() -> None:
     """A process that the script forks meanwhile has no sampler that would set the interval as it was."""
     if _changed and _is_at_once():
-        sys.setswitchinterval(_changed[0])
+        sys.setswitchinterval(_changed[0] + _HALF_A_MICROSECOND_S)
     _changed.clear()
 
 
