@@ -6,11 +6,13 @@ each function below raised, by its name. A graph break in one of them would be a
 
 import json
 import os
+import sys
 import traceback
 
 import torch
 from torch import nn
 from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
 
 from dptune.capture.injected.observe.float64 import Doubling
 from dptune.capture.injected.observe.frozen_norms import FrozenNorms
@@ -22,6 +24,17 @@ class Places:
 
     def alive(self, kind):
         return []
+
+
+def settings():
+    """What a script sets before the compiler is loaded is what the compiler has; checkpointing loads no compiler."""
+    layer = nn.Linear(2, 2)
+    checkpoint(layer, torch.ones(1, 2, requires_grad=True), use_reentrant=False).sum().backward()
+    assert "torch._dynamo.eval_frame" not in sys.modules
+    torch._dynamo.config.recompile_limit = 1000
+    torch.compile(layer, backend="eager")(torch.ones(1, 2))
+    assert "torch._dynamo.eval_frame" in sys.modules
+    assert torch._dynamo.config.recompile_limit == 1000
 
 
 def operators():
@@ -66,13 +79,14 @@ def conversions():
 
 def raised(check):
     """What a check raised, as text."""
-    torch.compiler.reset()
     try:
         check()
     except Exception:
         return traceback.format_exc()
+    finally:
+        torch.compiler.reset()
     return ""
 
 
 if __name__ == "__main__":
-    print(json.dumps({check.__name__: raised(check) for check in (operators, layers, conversions)}))
+    print(json.dumps({check.__name__: raised(check) for check in (settings, operators, layers, conversions)}))

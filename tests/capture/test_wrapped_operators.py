@@ -20,6 +20,6 @@ def raised(tmp_path_factory):
 
 
 @pytest.mark.records
-@pytest.mark.parametrize("check", ["operators", "layers", "conversions"])
+@pytest.mark.parametrize("check", ["settings", "operators", "layers", "conversions"])
 def test_they_are_compiled_whole(raised, check):
     assert raised[check] == ""
