@@ -113,3 +113,21 @@ def test_text_made_of_tensors_is_logging_whatever_the_function_is_named(ask, mak
     (advice,) = ask("DP609", make_measured(world=1, device="cpu"), [facts])
     assert advice.title == "`look` (train.py:131) takes 20 % of each step: log every N steps"
     assert 'log.debug("%s", tensor)' in advice.watch
+
+
+@pytest.mark.parametrize(("device", "found"), [("cpu", 1), ("cuda", 0)])
+def test_a_validation_of_the_script_in_each_step(ask, make_measured, make_facts, device, found):
+    """Forward passes and a loader of its own are no way through training; on a GPU it may wait for the device."""
+    window = Window("untraced", 4, [10 * MS] * 20)
+    window.sampled = [
+        place("main (train.py:40)", ms=3, phase="forward"),
+        place("main (train.py:41)", ms=3, phase="backward"),
+        place("main (train.py:42)", "evaluate (train.py:21)", ms=3, phase="forward", kind="evaluation"),
+        place("main (train.py:42)", "evaluate (train.py:20)", ms=1, phase="loader", kind="evaluation"),
+    ]
+    advice = ask(
+        "DP609", make_measured(world=1, device=device), [make_facts(windows=[window], device=DeviceFacts(device))]
+    )
+    assert [one.title for one in advice] == [
+        "`evaluate` (train.py:42) takes 40 % of each step: evaluate every N steps"
+    ] * found

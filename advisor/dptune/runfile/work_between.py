@@ -77,7 +77,8 @@ def _of_rank(rank: int, window: Window, *, on_gpu: bool) -> list[HostWork]:
         if text and on_gpu:
             continue  # it waits for the device
         kind = kind or ("" if on_gpu or not calls(place, cause) else kind_of(name))
-        if kind in ("", "experience") or place.phase in _TRAINING:
+        own = kind == "evaluation" and any(kind_of(line.rpartition(" (")[0]) == kind for line in place.path)
+        if kind in ("", "experience") or (place.phase in _TRAINING and not own) or (own and on_gpu):
             continue
         in_usual = [ns for at, ns in zip(place.steps, place.spent_ns, strict=False) if at not in left_out]
         spent[name, where, kind][place.path[-1]] += sum(in_usual)

@@ -7,8 +7,9 @@ save, by function and by the line that calls it, on the rank that spends most. d
 a second, in untraced steps. What a function does is known by the library that it calls (`torch.save`, tensorboard,
 wandb, matplotlib, sklearn, evaluation by a trainer, ...), a `print` in the line, text made of a tensor (`f"{tensor}"`,
 `str(tensor)`), or else by its name, for `compute` and `result` by the name of their class (`Accuracy.compute`). Forward
-and backward passes, the optimizer, the loader and collectives do not count. On a GPU only libraries count, because a
-function of the script may wait there for the device.
+and backward passes, the optimizer, the loader and collectives do not count, except inside a function named for
+evaluation that disables gradients and calls `.eval()` or loops. On a GPU only libraries count, because a function of
+the script may wait there for the device.
 
 ## Why it matters
 
