@@ -181,7 +181,7 @@ TENTH = (
         2,
         (
             Fault(
-                "the features of the wardrobe (over 20 MB, never changed) are a buffer, and DDP broadcasts buffers "
+                "the features of the wardrobe (over 40 MB, never changed) are a buffer, and DDP broadcasts buffers "
                 "from rank 0 before each forward pass",
                 "a large constant buffer is broadcast in each forward pass",
                 "__init__",

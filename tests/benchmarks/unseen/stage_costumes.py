@@ -80,7 +80,7 @@ class Trainer:
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--wardrobe", type=int, default=draw("wardrobe", 56_000, 60_000))
+    parser.add_argument("--wardrobe", type=int, default=draw("wardrobe", 80_000, 84_000))
     parser.add_argument("--features", type=int, default=128)
     parser.add_argument("--dim", type=int, default=64)
     parser.add_argument("--layers", type=int, default=2)
