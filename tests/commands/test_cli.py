@@ -3,6 +3,7 @@ from __future__ import annotations
 import importlib
 import os
 import platform
+import re
 import subprocess
 import sys
 from importlib import metadata
@@ -15,6 +16,8 @@ import dptune
 from dptune.cli import VERBS, main
 from dptune.commands.version import PACKAGES
 from dptune.errors import RunError, UsageError
+from dptune.knobs import KNOBS
+from dptune.whatif.scenarios import SCENARIOS
 
 
 @pytest.fixture
@@ -279,3 +282,15 @@ def test_a_working_directory_that_was_removed_is_named(
         "dptune: error: the working directory no longer exists",
         "hint: change to a folder that exists",
     ]
+
+
+def test_the_help_of_predictions_names_each_setting_that_only_a_prediction_has(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert main(["whatif", "--help"]) == 0
+    said = capsys.readouterr().out
+    assert [name for name in SCENARIOS if name not in KNOBS and not re.search(rf"\b{re.escape(name)}\b", said)] == [
+        "model.dtype"  # as "fsdp and model dtypes"
+    ]
+    assert max(map(len, said.splitlines())) < 80
