@@ -40,6 +40,7 @@ from dptune.measured import (
     StepTime,
 )
 from dptune.present.sections.comparison import page as lines
+from dptune.present.sections.comparison import signed
 from dptune.runfile.communication import DdpFacts
 from dptune.runfile.facts import Facts, OptimizerFacts
 from dptune.runfile.loader import LoaderFacts
@@ -205,6 +206,13 @@ def test_swapping_the_sides_negates_every_difference(a: Any, b: Any) -> None:
     assert [c.difference_ns for c in back.categories] == [-c.difference_ns for c in there.categories]
     for mine, theirs in zip(there.ranks, back.ranks, strict=True):
         assert theirs.compute_ns.difference == -mine.compute_ns.difference
+
+
+@pytest.mark.parametrize(
+    ("ms", "words"), [(0.004, "0"), (0.006, "+0.01"), (-0.006, "-0.01"), (-1.5, "-1.50"), (12.0, "+12.0")]
+)
+def test_a_small_difference_has_one_sign(ms: float, words: str) -> None:
+    assert signed(ms) == words
 
 
 def test_a_step_is_apportioned_as_by_hand() -> None:
@@ -472,7 +480,7 @@ def test_why_waiting_and_transfer_are_not_told_apart_is_said() -> None:
     )
     less = run("b1", 100, parts={"compute_ns": 60, "exposed_transfer_ns": 39, "exposed_unsplit_ns": 1})
     assert compared(run("a", 99, parts=split), [less, some]).remarks == [
-        "exposed communication and waiting for ranks are shown together: 4 % of it cannot be separated in b2 (B)"
+        "exposed communication and waiting for ranks are shown together: 4 % of this time in b2 (B) cannot be split"
     ]
     none = {"compute_ns": 60, "exposed_unsplit_ns": 40}
     assert compared(run("a", 100, parts=none), run("b", 101, parts=none)).remarks == []  # no run tells them apart

@@ -22,7 +22,7 @@ _CATEGORIES = (
     Column("A ms"),
     Column("B ms"),
     Column("B - A"),
-    Column("of the difference"),
+    Column("share"),
 )
 _PHASES = (
     Column("phase", right=False),
@@ -69,7 +69,7 @@ def signed(value: float) -> str:
     """A difference with its sign."""
     if abs(value) < 0.005:
         return "0"
-    return f"{'+' if value > 0 else '-'}{number(abs(value))}"
+    return f"{'+' if value > 0 else '-'}{number(max(abs(value), 0.01))}"
 
 
 def _runs(compared: Compared, width: int) -> Iterator[Line]:
@@ -107,7 +107,7 @@ def _verdict(compared: Compared, width: int) -> Iterator[Line]:
     verdict = compared.verdict
     yield from labelled("Outcome", verdict.outcome, width, column=13, indent="  ")
     median = shown(lambda: compared.ratio, _slower)
-    yield from labelled("Difference", f"{median}, of the medians", width, column=13, indent="  ")
+    yield from labelled("Difference", f"{median} (ratio of the medians)", width, column=13, indent="  ")
     if verdict.known("p_value") is None:
         yield from labelled("Tested", "no, for the reason at the top", width, column=13, indent="  ")
         return
