@@ -39,8 +39,8 @@ from dptune.measured import (
     StepAccount,
     StepTime,
 )
+from dptune.present.sections.comparison import _kind, _values, signed
 from dptune.present.sections.comparison import page as lines
-from dptune.present.sections.comparison import signed
 from dptune.runfile.communication import DdpFacts
 from dptune.runfile.facts import Facts, OptimizerFacts
 from dptune.runfile.loader import LoaderFacts
@@ -213,6 +213,15 @@ def test_swapping_the_sides_negates_every_difference(a: Any, b: Any) -> None:
 )
 def test_a_small_difference_has_one_sign(ms: float, words: str) -> None:
     assert signed(ms) == words
+
+
+def test_directions_of_copies_are_called_as_in_a_report_and_values_have_separators() -> None:
+    assert [_kind(kind) for kind in ("h2d pageable", "d2d", "all_reduce")] == [
+        "host to device pageable",
+        "on the device",
+        "all_reduce",
+    ]
+    assert _values([12609536, None, True, 0.5]) == "12,609,536 or unset or True or 0.5"
 
 
 def test_a_step_is_apportioned_as_by_hand() -> None:
@@ -718,7 +727,7 @@ def test_the_sentence_of_the_largest_classes_and_the_settings() -> None:
     )
     assert why(a, b) == (
         "B is 12.1 ms per step slower (14 %): exposed communication and waiting +11.8 ms; "
-        "ddp.bucket_cap_mb went from 25.0 to 0.05 and optimizer went from unset to SGD."
+        "ddp.bucket_cap_mb changed from 25.0 to 0.05 and optimizer changed from unset to SGD."
     )
     assert why(b, a).startswith("B is 12.1 ms per step faster (12 %): exposed communication and waiting -11.8 ms; ")
 

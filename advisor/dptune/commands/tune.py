@@ -115,7 +115,9 @@ def run(args: argparse.Namespace) -> int:
     place = _results_folder(args, folder)
     options = _options(args, given, place)
     report, predicted, facts = _read(folder)
-    source = rerun.directory_of(record, "record it in the folder of the script: dptune tune train.py ITS ARGUMENTS")
+    source = rerun.directory_of(
+        record, "record it again in the folder of the script: dptune tune train.py ITS ARGUMENTS"
+    )
     tried, left = patchable(*candidates(report, predicted, facts, options.choice), source)
     if args.dry_run:
         _print_plan(args, plan(tried, trial_s(report.measured.step.known("time_ns"), options.bounds)), left)

@@ -15,7 +15,7 @@ KINDS: dict[Kind, str] = {
     "risk": "Recommendations: risks",
     "convergence": "Recommendations: convergence (hypotheses, no saving claimed)",
 }
-_ALTERNATIVE = "Or "
+ALTERNATIVE = "Or"  # how a remedy starts that is another way to do what the settings do
 _INQUIRIES = ("Compare ", "Find out ", "Open ")  # how a remedy starts that is no change yet
 _LOW_CONFIDENCE = "Low confidence: check the cause before you change anything"
 _BASIS = {
@@ -267,9 +267,9 @@ def _change(change: Change) -> str:
 
 def what_to_do(remedy: str) -> tuple[str, str]:
     """What to do, with its label: an alternative to a setting, what to find out, or a change."""
-    if remedy.startswith(_ALTERNATIVE):
-        words = remedy.removeprefix(_ALTERNATIVE)
-        return "Or", f"{words[:1].upper()}{words[1:]}"
+    if remedy.startswith(f"{ALTERNATIVE} "):
+        words = remedy.removeprefix(f"{ALTERNATIVE} ")
+        return ALTERNATIVE, f"{words[:1].upper()}{words[1:]}"
     return ("Check" if remedy.startswith(_INQUIRIES) else "Change"), remedy
 
 

@@ -9,7 +9,7 @@ from dptune.advise.trust import NO_VERDICT
 from dptune.check.result import Budget, Gate, Regression
 from dptune.present.amounts import several
 from dptune.present.lines import Line, Role, wrapped
-from dptune.present.sections.advice import change, savings, tag, what_to_do
+from dptune.present.sections.advice import ALTERNATIVE, change, savings, tag, what_to_do
 from dptune.present.sections.skipped import folded
 
 _OPENING: dict[str, tuple[str, Role]] = {
@@ -42,6 +42,7 @@ def page(gate: Gate, width: int) -> Iterator[Line]:
         yield from wrapped(f"{tag(advice)}: {advice.title}{_at(advice)}", width, "  ", "    ")
         if advice.remedy:
             label, words = what_to_do(advice.remedy)
+            words = f"{words[:1].lower()}{words[1:]}" if label == ALTERNATIVE else words
             yield from wrapped(f"{label.lower()}: {words}", width, "    ", "      ")
         for words in savings(advice, gate.verified, gate.step_ns):
             role = "plain" if words.startswith("Verified") else "dim"
