@@ -65,6 +65,10 @@ def test_help_is_wrapped_to_the_terminal_and_examples_are_not(
     assert "run `dptune profile\ntrain.py ARGS`; everything after the script belongs to the\n" in said
     text = said.partition("Instead of")[2].partition("examples:")[0]
     assert max(map(len, text.splitlines())) <= 60
+    for columns in range(60, 81):  # at one of these widths a line would end before the sign
+        monkeypatch.setenv("COLUMNS", str(columns))
+        assert main(["tune", "--help"]) == 0
+        assert not re.search(r"\n *%|\N{NO-BREAK SPACE}", capsys.readouterr().out)
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:

@@ -80,7 +80,7 @@ def test_a_bound_has_no_step_and_its_reason():
 
 
 def test_a_bound_of_nothing_is_a_bound():
-    assert "host.times=0 at least 0 At least Only a bound." in text(
+    assert "host.times=0 at least 0 samples not measured: only a bound At least Only a bound." in text(
         [Prediction.only("only a bound", changes={"host.times": 0.0}, low_ns=0)]
     )
 

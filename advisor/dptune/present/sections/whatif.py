@@ -240,11 +240,11 @@ def _times(prediction: Prediction, whatif: WhatIf, step_ns: float | None = None)
 
 def _row(name: str, prediction: Prediction, whatif: WhatIf) -> list[Cell]:
     batch = prediction.known("global_batch")
+    samples = Hole(prediction.missing["global_batch"]) if batch is None else f"{batch:,}"
     if prediction.known("step_ns") is None:
         why, least = Hole(prediction.missing["step_ns"], "not predicted"), prediction.known("low_ns")
         if least is None:
             return [name, why, why, why, why, why]
-        return [name, f"at least {ns_as_ms(least)}", "", "", "" if batch is None else f"{batch:,}", ""]
-    samples = Hole(prediction.missing["global_batch"]) if batch is None else f"{batch:,}"
+        return [name, f"at least {ns_as_ms(least)}", "", "", samples, ""]
     times = [ns_as_ms(prediction.step_ns), ns_as_ms(prediction.low_ns), ns_as_ms(prediction.high_ns)]
     return [name, *times, samples, change(_times(prediction, whatif))]
