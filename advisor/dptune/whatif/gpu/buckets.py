@@ -211,7 +211,7 @@ class _Edit:
             beside_ns = max(0.0, self.recorded_ns[ready[-1]] - start_ns)
             took_ns = alone_ns * slower(min(1.0, beside_ns / max(1.0, alone_ns)), slowed)
             freed_ns = start_ns + took_ns
-            self.messages.append(Message("all_reduce", round(size), sample.dtype, sample.ranks))
+            self.messages.append(replace(sample, kind="all_reduce", message_bytes=round(size)))
             found.append(self._bucket(reduction, max(gradients), took_ns, found[-1] if found else None))
         over = {rank: max(places) for rank, places in reduction.ready.items()}
         for bucket in reduction.buckets:

@@ -32,7 +32,7 @@ from dptune.whatif.cpu.wire import Link
 from dptune.whatif.gpu.contention import with_contention, works
 from dptune.whatif.gpu.edges import edges_of
 from dptune.whatif.gpu.gathers import gathers
-from dptune.whatif.gpu.graph import COMPUTING, Kind, Message, Stretch
+from dptune.whatif.gpu.graph import COMPUTING, Kind, Message, Stretch, offsets_of
 from dptune.whatif.gpu.host_items import NOTHING, HostItems, begins_after, ends_after, host_items
 from dptune.whatif.gpu.items import ItemPlaces, Items, Key, Sort, Waits
 from dptune.whatif.gpu.optimizing import implementation_of
@@ -178,7 +178,8 @@ def _exchanged(exchanges: Sequence[Exchange], messages: list[Message]) -> dict[t
             continue
         operations = tuple((rank, call.row) for rank, call in zip(exchange.ranks.tolist(), exchange.calls, strict=True))
         sent = Matched(operations, len(messages), exchange.kind, exchange.message_bytes)
-        messages.append(Message(exchange.kind, exchange.message_bytes, exchange.dtype, len(operations)))
+        offsets = offsets_of(exchange.ranks.tolist())
+        messages.append(Message(exchange.kind, exchange.message_bytes, exchange.dtype, len(operations), offsets))
         found.update(dict.fromkeys(operations, sent))
     return found
 

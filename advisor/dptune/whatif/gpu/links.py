@@ -6,7 +6,7 @@ slower while a rank computes, so a fit of theirs is brought to those that overla
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 from statistics import median
@@ -15,7 +15,7 @@ from typing import NamedTuple
 from dptune.measured import LinkFigures, Measured, Missing
 from dptune.whatif.cpu.wire import Link
 from dptune.whatif.gpu.assumed import Assumed, Side
-from dptune.whatif.gpu.graph import Kind
+from dptune.whatif.gpu.graph import Kind, offsets_of
 from dptune.whatif.gpu.overlap import computing_shares, shares_of_messages
 from dptune.whatif.gpu.program import Program
 from dptune.whatif.link import link_figures, link_of, link_range
@@ -82,14 +82,23 @@ def _linked(program: Program, measured: Measured) -> Program:
     try:
         figures = link_figures(measured)
     except Missing:
-        return _assumed(program.among(max((message.ranks for message in program.messages), default=0)))
-    program = program.among(len(figures.ranks))
+        return _assumed(program.among(*_largest(program)))
+    program = program.among(len(figures.ranks), offsets_of(figures.ranks))
     link, others = link_of(figures, "nccl"), link_range(figures)
     if figures.basis == "sweep":
         return program.over(link, tuple(others))
     level, *levels = _levels(program, figures)
     beside = [_scaled(link, other) for other in levels]
     return program.over(_scaled(link, level), (*(_scaled(other, level) for other in others), *beside))
+
+
+def _largest(program: Program) -> tuple[int, tuple[int, ...]]:
+    """How many ranks the largest groups have, and how these lie; of several the one that all-reduces most bytes."""
+    sent: Counter[tuple[int, bool, tuple[int, ...]]] = Counter()
+    for message in program.messages:
+        sent[message.ranks, message.kind == "all_reduce", message.offsets] += message.message_bytes
+    ranks, _, offsets = max(sent, key=lambda group: (group[:2], sent[group]), default=(0, False, ()))
+    return ranks, offsets
 
 
 def relinked(program: Program) -> list[Program]:

@@ -39,7 +39,8 @@ class Program:
     """`recorded_ns` is when each item came to pass, by the first rank's clock; `edges` what it waits for.
 
     An item without edges comes to pass when it did, as do `fixed` ones: all before a rank's first step, of which only
-    the host's edges are known. `link` is None if not known, else that of collectives of `link_ranks` ranks; 0: of all.
+    the host's edges are known. `link` is None if not known, else that of collectives of `link_ranks` ranks; 0: of all;
+    of groups that lie as `link_offsets`, if that is not empty.
     The data allow `other_links`, too; `link_source` says in words what the link is from, where that is no fit.
     `batch` are the samples that a rank's loader gives at once, None if not known. The ranks were on so many `hosts`, as
     far as that is known; `shared`: two or more compute on one GPU. `reductions` are the passes in which DDP reduces
@@ -71,6 +72,7 @@ class Program:
     other_links: tuple[Link, ...] = ()
     link_source: str = ""
     link_ranks: int = 0
+    link_offsets: tuple[int, ...] = ()
     reductions: Sequence[Reduction] = ()
     ranks: Sequence[int] = ()
     micro_batches: Sequence[int] = ()
@@ -133,16 +135,19 @@ class Program:
         """The program with this link, other ones and their source: unchanged, it is replayed the same."""
         return self._keeping(_OF_EDGES, link=link, other_links=others, link_source=source)
 
-    def among(self, ranks: int) -> Program:
-        """The program whose link is that of collectives of so many ranks."""
-        return self._keeping(_OF_EDGES, link_ranks=ranks)
+    def among(self, ranks: int, offsets: tuple[int, ...] = ()) -> Program:
+        """The program whose link is that of collectives of so many ranks, in groups that lie so."""
+        return self._keeping(_OF_EDGES, link_ranks=ranks, link_offsets=offsets)
 
     def uses_link(self, message: Message) -> bool:
         """Whether a collective is of as many ranks as the link is: others may be within hosts, or between them.
 
         What one rank sends to another uses the same link.
         """
-        return message.kind == "p2p" or not self.link_ranks or not message.ranks or message.ranks == self.link_ranks
+        if message.kind == "p2p" or not self.link_ranks or not message.ranks:
+            return True
+        lie_alike = not self.link_offsets or not message.offsets or message.offsets == self.link_offsets
+        return message.ranks == self.link_ranks and lie_alike
 
     def contending(self, shares: Mapping[int, float], times: float) -> Program:
         """The program whose transfers take so many times as long while a rank computes, of these shares as recorded."""
