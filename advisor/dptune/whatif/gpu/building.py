@@ -35,6 +35,7 @@ from dptune.whatif.gpu.gathers import gathers
 from dptune.whatif.gpu.graph import COMPUTING, Kind, Message, Stretch, offsets_of
 from dptune.whatif.gpu.host_items import NOTHING, HostItems, begins_after, ends_after, host_items
 from dptune.whatif.gpu.items import ItemPlaces, Items, Key, Sort, Waits
+from dptune.whatif.gpu.latencies import Latencies
 from dptune.whatif.gpu.optimizing import implementation_of
 from dptune.whatif.gpu.parts import OUTSIDE, HostParts, Part
 from dptune.whatif.gpu.program import SEVERAL, Program
@@ -47,7 +48,6 @@ MOST = 2_000_000  # operations: beyond, a replay takes minutes
 _PRODUCTS = frozenset({"matrix product", "convolution", "attention", "fused by triton", OTHER})
 _UPLOAD = re.compile(r"Memcpy HtoD \(Pageable")
 _NO_STEPS = "needs two steps that start and end with a device operation"
-_FEWEST_GAPS = 10  # between queued operations of a stream: 0.8 to 1.7 us on A100, H100, H200 and V100 GPUs
 _FARTHEST = 2**62  # ns between the clocks of ranks
 
 
@@ -240,33 +240,31 @@ def _before_begins(walk: Walk, kinds: Ints, awaited: Mapping[int, Sequence[int]]
     """
     count, begin, end, places = len(host.time_ns), walk.begin, walk.end, np.arange(len(walk.rows))
     begins, (over, called) = begins_after(count, places), walk.all_waited_for
-    called_ns, launch_ns = walk.columns.ts_ns[called], walk.columns.ts_ns[walk.launch]
+    launch_ns = walk.columns.ts_ns[walk.launch]
     in_order = np.argsort(host.calls, kind="stable")
     calls, call_items = host.calls[in_order], host.call_items[in_order]
 
     def of_calls(rows: Ints) -> Ints:
         return np.asarray(call_items[np.searchsorted(calls, rows)], dtype=np.int64)
 
-    latest = called != UNLAUNCHED
-    yield Waits.of(begins[latest], of_calls(called[latest]), (begin - called_ns)[latest], Kind.LAUNCH, 0)
-    earlier = ~latest & (walk.launch != UNLAUNCHED) & (launch_ns <= begin)
-    yield Waits.of(begins[earlier], of_calls(walk.launch[earlier]), 0, Kind.LAUNCH, 0)
+    latencies = Latencies.of(walk, awaited)
+    late, earlier = latencies.late, (called == UNLAUNCHED) & (walk.launch != UNLAUNCHED) & (launch_ns <= begin)
+    latest = (called != UNLAUNCHED) | (earlier & late)
+    yield Waits.of(begins[latest], of_calls(walk.launch[latest]), (begin - launch_ns)[latest], Kind.LAUNCH, 0)
+    earlier &= ~latest
+    least_ns = latencies.launch_ns[earlier]
+    yield Waits.of(begins[earlier], of_calls(walk.launch[earlier]), least_ns, Kind.LAUNCH, 0)
     known = over != NOTHING
     running = known & (end[over] > begin)
     of_running = over[running]
     lag_ns = begin[running] - begin[of_running]
     yield Waits.of(begins[running], begins_after(count, of_running), lag_ns, kinds[of_running], 1)
-    ended = known & ~running
-    yield Waits.of(begins[ended], ends_after(count, over[ended]), begin[ended] - end[over[ended]], Kind.ORDER, 1)
+    ended = latencies.followed
+    yield Waits.of(begins[ended], ends_after(count, over[ended]), latencies.since_ns[ended], Kind.ORDER, 1)
     before = walk.before
-    queued_next = (before != NOTHING) & (before == over)
     queued = (before != NOTHING) & (before != over) & (end[before] <= begin)
-    since_ns = begin - end[before]
-    after_before = since_ns[ended & queued_next]
-    gap_ns = int(np.median(after_before)) if len(after_before) >= _FEWEST_GAPS else 0
-    yield Waits.of(
-        begins[queued], ends_after(count, before[queued]), np.minimum(since_ns[queued], gap_ns), Kind.ORDER, 2
-    )
+    gap_ns = np.minimum((begin - end[before])[queued], latencies.gap_ns)
+    yield Waits.of(begins[queued], ends_after(count, before[queued]), gap_ns, Kind.ORDER, 2)
     pairs = [(place, other) for place, others in awaited.items() for other in others]
     waiting, others = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
     free = (others != over[waiting]) & (others != before[waiting]) & (end[others] <= begin[waiting])
