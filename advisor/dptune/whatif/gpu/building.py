@@ -88,7 +88,7 @@ def build(
     named = ItemPlaces(items, first, places)
     recorded_ns = time_ns[order] - time_ns[order[:1]]
     recorded = recorded_ns.tolist()
-    steps = [step for view, device in read for step in _steps(view, device, named)]
+    steps = _of_all_ranks([step for view, device in read for step in _steps(view, device, named)])
     begun: dict[int, list[int]] = {}
     for stretch in steps:
         begun.setdefault(stretch.rank, []).append(recorded[stretch.first])
@@ -111,7 +111,7 @@ def build(
         world_size,
         samples,
         batch,
-        reductions=reductions(read, exchanged, named, ddp),
+        reductions=reductions(read, exchanged, named, ddp, {step.number for step in steps}),
         ranks=ranks[order].tolist(),
         micro_batches=_with_arrivals([each.micro_batch for each in items.values()], arrivals, OUTSIDE)[order].tolist(),
         parts=_with_arrivals([each.part for each in items.values()], arrivals, Part.NONE)[order].tolist(),
@@ -343,6 +343,15 @@ def _is_fp32_attention(name: str) -> bool:
 def _updating(walk: Walk) -> Ranges:
     """When threads were in an optimizer's step()."""
     return Ranges.of_rows(walk.columns, walk.columns.rows(RANGE_CATEGORIES, OPTIMIZER_STEP_NAME.match))
+
+
+def _of_all_ranks(steps: Sequence[Stretch]) -> list[Stretch]:
+    """The steps that all ranks have whole: in others, collectives are not known on all of them."""
+    numbers: dict[int, set[int]] = defaultdict(set)
+    for step in steps:
+        numbers[step.rank].add(step.number)
+    common = set.intersection(*numbers.values()) if numbers else set()
+    return [step for step in steps if step.number in common]
 
 
 def _steps(view: RankView, device: DeviceView, places: Mapping[Key, int]) -> Iterator[Stretch]:

@@ -9,7 +9,7 @@ away.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -140,7 +140,7 @@ class Program:
         return self._keeping(_OF_EDGES, link_ranks=ranks, link_offsets=offsets)
 
     def uses_link(self, message: Message) -> bool:
-        """Whether a collective is of as many ranks as the link is: others may be within hosts, or between them.
+        """Whether a collective is of a group like that of the link: others may be within hosts, or between them.
 
         What one rank sends to another uses the same link.
         """
@@ -230,7 +230,7 @@ class Program:
 
     def recorded_step_ns(self) -> float:
         """The same as `step_ns`, of the times at which the items came to pass."""
-        return self._mean_step(self.recorded_ns, self.settled)
+        return self._mean_step(self.recorded_ns, self._counted)
 
     def step_ns(self) -> float:
         """The median over ranks of each rank's mean settled step.
@@ -239,7 +239,7 @@ class Program:
         the host does, whichever takes longer: a device with much work launched ahead is quicker than its host for a few
         steps.
         """
-        return self._mean_step(self.run(), self.settled)
+        return self._mean_step(self.run(), self._counted)
 
     def levelled(self) -> Program:
         """The same, whose host does not limit the recorded step beyond what that took on the device."""
@@ -319,13 +319,32 @@ class Program:
             count[key] += 1
         return halves
 
-    def _mean_step(self, times: Sequence[float], part: AbstractSet[int]) -> float:
+    @cached_property
+    def _counted(self) -> list[int]:
+        """The settled steps, and for each one that does not count that of its rank which took as long, once more.
+
+        Where some steps take longer, as those with an evaluation, they are as many of the mean as were recorded.
+        """
+        found, of_rank = sorted(self.settled), defaultdict[int, list[int]](list)
+        for place in found:
+            of_rank[self.steps[place].rank].append(place)
+        for place, step in enumerate(self.steps):
+            if place not in self.settled:
+                alike = self._recorded_step_ns(place)
+                found.append(min(of_rank[step.rank], key=lambda other: abs(self._recorded_step_ns(other) - alike)))
+        return found
+
+    def _recorded_step_ns(self, place: int) -> int:
+        step = self.steps[place]
+        return self.recorded_ns[step.last] - self.recorded_ns[step.first]
+
+    def _mean_step(self, times: Sequence[float], part: Iterable[int]) -> float:
         took: dict[int, list[float]] = defaultdict(list)
         recorded: dict[int, list[float]] = defaultdict(list)
         worked: dict[int, list[tuple[float, float]]] = defaultdict(list)
         for place in part:
             step = self.steps[place]
-            recorded_ns = float(self.recorded_ns[step.last] - self.recorded_ns[step.first])
+            recorded_ns = float(self._recorded_step_ns(place))
             host_ns = self._hosts_ns[place]
             took[step.rank].append(times[step.last] - times[step.first])
             recorded[step.rank].append(recorded_ns)
