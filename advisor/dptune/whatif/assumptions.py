@@ -54,7 +54,7 @@ _ON_CPUS = {
     "fsdp.param_dtype": "compute takes no time: how fast it is in another dtype was not measured",
     "wrapper": f"each collective of a unit adds {CALL_NS / 1e6:g} ms, {TENSOR_NS / 1e3:g} us per tensor and "
     f"{BYTE_NS:g} ns per byte of host time; the optimizer takes {DISPATCH_NS / 1e3:g} us more per sharded tensor, and "
-    f"{UPDATE_NS:g} ns per element; between two collectives of units, one rank computes "
+    f"{UPDATE_NS:g} ns per element; fully_shard sends no buffers; between two collectives of units, one rank computes "
     f"{100 * APART_SHARE:g} % longer than another; with two ranks, an all-gather takes 1.5x its transfer time on the "
     "rank that arrives late",
     "fsdp.within_hosts": "each reduce-scatter is followed by an all-reduce of shards between hosts, by all ranks of a "
