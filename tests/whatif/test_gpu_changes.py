@@ -331,6 +331,14 @@ def test_new_buckets_are_slowed_while_their_rank_computes(sizes: tuple[int, ...]
     assert other.step_ns() == pytest.approx(1_000 + took[-1] + 10)
 
 
+def test_other_buckets_than_those_of_gradients_out_of_order_are_unknown() -> None:
+    """The second bucket was complete before the first: both are reduced with the same gradient."""
+    made = buckets_beside_a_kernel()
+    found = [replace(each, buckets=(replace(each.buckets[0], last=2), each.buckets[1])) for each in made.reductions]
+    with pytest.raises(Missing, match="another order than these become ready"):
+        rebucketed(replace(made, reductions=found), Caps((300,)), Side.MIDDLE)
+
+
 def test_new_buckets_take_longer_or_less_by_chance() -> None:
     """The second bucket takes 90 and 110 in turn: 10 % apart over four steps of one bucket of 300.
 

@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -63,6 +64,12 @@ class Reduction:
     buckets: tuple[Bucket, ...]
     moves: tuple[int, ...] = ()
     calls: tuple[int, ...] = ()
+
+    @property
+    def in_order(self) -> bool:
+        """Whether each bucket is reduced with a gradient of its own: none was complete before an earlier bucket."""
+        lasts = [bucket.last for bucket in self.buckets]
+        return all(earlier < later for earlier, later in pairwise(lasts))
 
     def moved(self, places: Sequence[int]) -> Reduction:
         """The same where each item has another place."""
