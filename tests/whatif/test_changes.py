@@ -125,6 +125,14 @@ def test_who_gets_buffers_waits_for_them_and_who_sends_them_does_not():
     assert step_ns(off) == pytest.approx(step_ns(before) - 240)
 
 
+def test_units_send_no_buffers():
+    """As if no forward pass had waited for any: 20 of 100 on the rank that gets them is its own."""
+    sends, gets = (step(*[one(forward=forward)] * 3) for forward in (20.0, 100.0))
+    before = model(sends, gets, others=3, others_ns={0: 0.0, 1: 240.0}, buffers_ns={0: 0.0, 1: 80.0})
+    none, to_units = model(sends, sends), {"wrapper": "fsdp", "fsdp.units": 2}
+    assert step_ns(changed(before, to_units)) == pytest.approx(step_ns(changed(none, to_units)))
+
+
 def test_passes_that_exchange_already_stay_as_they_are():
     """The first pass of its own gradients, 75 with the last at 70; of the second, 60 and 50: 230 + 210 + 50."""
     before = model(*[step(one((10.0, 70.0), 75.0), one())] * 2)

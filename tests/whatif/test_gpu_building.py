@@ -117,31 +117,67 @@ def _awaited(view: RankView, walk: Walk) -> Any:
     return across_streams(walk, starts_of(view)) if recorded is None else recorded
 
 
+class Held:
+    """Whether a launch is the reason for a begin that another operation ended shortly before."""
+
+    def __init__(self, walk: Walk, awaited: Any) -> None:
+        self.walk, self.awaited = walk, awaited
+        since_call = walk.begin - walk.columns.ts_ns[walk.launch]
+        over, called = walk.all_waited_for
+        idle = [int(since_call[place]) for place in range(len(over)) if called[place] != NOTHING]
+        self.latency_ns, self.most_ns = (int(np.percentile(idle, at)) if len(idle) >= 10 else 0 for at in (50, 90))
+        behind = [
+            (int(walk.begin[place] - walk.end[over[place]]), self._soon(place))
+            for place in range(len(over))
+            if over[place] != NOTHING
+            and over[place] == walk.before[place]
+            and walk.end[over[place]] <= walk.begin[place]
+        ]
+        sure = [gap for gap, soon in behind if not soon]
+        gaps = sure if len(sure) >= 10 and median(sure) >= 1 else [gap for gap, _ in behind]
+        self.gap_ns = int(median(gaps)) if len(gaps) >= 10 else 0
+
+    def _soon(self, place: int) -> bool:
+        """Whether it begins as soon after its launch as on an idle device."""
+        launch = int(self.walk.launch[place])
+        since_call = int(self.walk.begin[place] - self.walk.columns.ts_ns[launch])
+        return launch != NOTHING and 0 <= since_call <= self.most_ns
+
+    def of(self, place: int) -> tuple[bool, int | None]:
+        """That, and how long it begins after the other; None where it does not wait for that."""
+        over = int(self.walk.all_waited_for[0][place])
+        if over == NOTHING or self.walk.end[over] > self.walk.begin[place]:
+            return False, None
+        since = int(self.walk.begin[place] - self.walk.end[over])
+        if not self._soon(place):
+            return False, since
+        if over != self.walk.before[place]:
+            return (False, since) if over in self.awaited.get(place, ()) else (True, None)
+        return (True, self.gap_ns) if since > 2 * self.gap_ns > 0 else (False, since)
+
+
 def of_rank(view: RankView, device: DeviceView, shift: int, sent: dict[Any, Any]) -> list[Item]:
     walk, rank = Walk.of(view.columns, device.operations, view.host), view.rank
     kinds, awaited = [Kind(kind) for kind in _kinds(walk).tolist()], _awaited(view, walk)
     found = of_host(view, device, walk, shift)
     rows, begin, end = walk.rows.tolist(), walk.begin.tolist(), walk.end.tolist()
     called_ns = view.columns.ts_ns.tolist()
-    over_before = [
-        (place, int(over))
-        for place, over in enumerate(walk.all_waited_for[0])
-        if over != NOTHING and over == walk.before[place] and end[over] <= begin[place]
-    ]
-    gaps = [begin[place] - end[over] for place, over in over_before]
-    gap_ns = int(median(gaps)) if len(gaps) >= 10 else 0
+    held_up = Held(walk, awaited)
+    gap_ns = held_up.gap_ns
     for place, row in enumerate(rows):
         item = Item(begin[place] + shift, Sort.BEGIN, (rank, "begin", row))
         over, called = (int(each[place]) for each in walk.all_waited_for)
         launch, before = int(walk.launch[place]), int(walk.before[place])
-        if called != NOTHING:
-            item.waits.append(((rank, "call", called), begin[place] - called_ns[called], Kind.LAUNCH))
+        by_launch, since_over = held_up.of(place)
+        if called != NOTHING or by_launch:
+            item.waits.append(((rank, "call", launch), begin[place] - called_ns[launch], Kind.LAUNCH))
         elif launch != NOTHING and called_ns[launch] <= begin[place]:
-            item.waits.append(((rank, "call", launch), 0.0, Kind.LAUNCH))
+            since_call = min(held_up.latency_ns, begin[place] - called_ns[launch])
+            item.waits.append(((rank, "call", launch), since_call, Kind.LAUNCH))
         if over != NOTHING and end[over] > begin[place]:
             item.waits.append(((rank, "begin", rows[over]), begin[place] - begin[over], kinds[over]))
-        elif over != NOTHING:
-            item.waits.append(((rank, "end", rows[over]), begin[place] - end[over], Kind.ORDER))
+        elif over != NOTHING and since_over is not None:
+            item.waits.append(((rank, "end", rows[over]), since_over, Kind.ORDER))
         if before not in (NOTHING, over) and end[before] <= begin[place]:
             lag_ns = min(gap_ns, begin[place] - end[before])
             item.waits.append(((rank, "end", rows[before]), lag_ns, Kind.ORDER))

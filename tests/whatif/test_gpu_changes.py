@@ -15,7 +15,7 @@ from dptune.whatif.cpu.buckets import Caps
 from dptune.whatif.cpu.wire import Link
 from dptune.whatif.gpu.assumed import Side
 from dptune.whatif.gpu.buckets import rebucketed
-from dptune.whatif.gpu.changes import bounded, changed
+from dptune.whatif.gpu.changes import bounded, changed, without_part
 from dptune.whatif.gpu.editing import requeued
 from dptune.whatif.gpu.gathers import Gather
 from dptune.whatif.gpu.graph import Edge, Kind, Message, Stretch
@@ -128,6 +128,15 @@ def test_an_update_moves_a_third_in_one_kernel() -> None:
         changed(made, {"optimizer.fused": True})
     with pytest.raises(Missing, match="foreach excludes"):
         changed(replace(made, optimizer="fused"), {"optimizer.foreach": True})
+
+
+def test_what_is_left_without_an_update_waits_for_no_room_in_the_queue() -> None:
+    """The call after it waits for the begin of a kernel that the queue holds behind the update's: 5 us here."""
+    made = chain((Kind.COMPUTE, 100.0, 0, 0), (Kind.UPDATING, 1e3, OUTSIDE, 0), (Kind.UPDATE, 9e3, OUTSIDE, 0))
+    edges = [*made.edges]
+    edges[-1] = [*edges[-1], Edge(0, 5e3, Kind.QUEUE)]
+    queued = replace(made, edges=edges, optimizer="loop")
+    assert without_part(queued, {"optimizer.foreach": True}).step_ns() == 100
 
 
 def test_eager_attention_at_best_takes_no_time() -> None:
@@ -320,6 +329,14 @@ def test_new_buckets_are_slowed_while_their_rank_computes(sizes: tuple[int, ...]
         assert [edge.lag_ns for end in ends for edge in other.edges[end]] == pytest.approx(took)
     # kernels until 1,000, the last bucket, the update of 10
     assert other.step_ns() == pytest.approx(1_000 + took[-1] + 10)
+
+
+def test_other_buckets_than_those_of_gradients_out_of_order_are_unknown() -> None:
+    """The second bucket was complete before the first: both are reduced with the same gradient."""
+    made = buckets_beside_a_kernel()
+    found = [replace(each, buckets=(replace(each.buckets[0], last=2), each.buckets[1])) for each in made.reductions]
+    with pytest.raises(Missing, match="another order than these become ready"):
+        rebucketed(replace(made, reductions=found), Caps((300,)), Side.MIDDLE)
 
 
 def test_new_buckets_take_longer_or_less_by_chance() -> None:

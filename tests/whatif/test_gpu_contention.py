@@ -137,6 +137,15 @@ def test_a_transfer_is_slower_while_any_of_its_ranks_computes(rank: int) -> None
     assert found.transfer_times == pytest.approx(1.2)
 
 
+def test_transfers_of_groups_that_do_not_use_the_link_show_it_too() -> None:
+    """The link is that of ranks 0 and 1, and the transfers are of ranks 0 and 2."""
+    made = transfers_alone_and_beside()
+    messages = [replace(message, ranks=2, offsets=(0, 2)) for message in made.messages]
+    found = linked(replace(made, messages=messages), measured_with(fit_of_trace(1.0)))
+    assert not any(map(found.uses_link, found.messages))
+    assert found.transfer_times == pytest.approx(1.2)
+
+
 def test_the_link_is_what_transfers_take_that_overlap_no_compute() -> None:
     """100 bytes in 100: with the latency assumed, or where the fit over all transfers says 110."""
     made = transfers_alone_and_beside()

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from dptune.knobs import Value
+from dptune.measured import Missing
 from dptune.whatif.assumptions import assumed
 from dptune.whatif.cpu.wire import Link
 from dptune.whatif.gpu.changes import changed
@@ -44,6 +45,33 @@ def test_a_change_of_the_link_is_of_collectives_of_as_many_ranks(change: dict[st
     assert words not in assumed(made.among(0), change, traced=True)
 
 
+def of_two_meshes() -> Program:
+    """The same among 4 ranks: a transfer of ranks 0 and 2, and 1 and 3, then one of ranks 0 and 1, and 2 and 3."""
+    made = transfers_alone_and_beside()
+    messages = [
+        replace(message, ranks=2, offsets=((0, 2), (0, 1))[number % 2]) for number, message in enumerate(made.messages)
+    ]
+    return replace(made, messages=messages, world_size=4, ranks=[place % 4 for place, _ in enumerate(made.ranks)])
+
+
+@pytest.mark.parametrize(("largest", "apart"), [(0, 2), (1, 1)])
+def test_groups_of_as_many_ranks_that_lie_otherwise_have_other_links(largest: int, apart: int) -> None:
+    """The link is that of the groups that all-reduce most bytes."""
+    made = of_two_meshes()
+    sizes = [1000 if number % 2 == largest else 10 for number, _ in enumerate(made.messages)]
+    messages = [replace(each, message_bytes=size) for each, size in zip(made.messages, sizes, strict=True)]
+    made = linked(replace(made, messages=messages), measured_with())
+    assert (made.link_ranks, made.link_offsets) == (2, (0, apart))
+    none: dict[str, Value] = {"link.alpha_us": 0.0, "link.gb_per_s": 1e9}
+    assert changed(made, none).step_ns() == pytest.approx((120, 220)[largest])
+    lying = "that are 2 apart" if apart == 2 else "in a row"
+    words = f"the link is that of collectives among 2 ranks {lying}; collectives of other groups are unchanged"
+    assert words in assumed(made, none, traced=True)
+    for change in ({"world_size": 8}, {"nodes": 2}):
+        with pytest.raises(Missing, match="whether more ranks or nodes change groups of 2 ranks is unknown"):
+            changed(made, change)
+
+
 def test_what_one_rank_sends_to_another_uses_the_link_of_all() -> None:
     made = of_two_groups()
     sent = replace(made.messages[1], kind="p2p")
@@ -65,4 +93,4 @@ def test_a_collective_is_of_the_ranks_that_share_it(tmp_path: Path) -> None:
             all_reduce(at + 20, at + 50, 2 * number + 1, 1000, "0", 2),
         ]
     made = program(load_events(tmp_path, events, events))
-    assert {message.ranks for message in made.messages} == {2}
+    assert {(message.ranks, message.offsets) for message in made.messages} == {(2, (0, 1))}

@@ -64,9 +64,11 @@ def test_durations_are_those_of_a_simulation_in_small_steps(drawn: list[tuple[in
 
 
 def test_what_sharing_takes_is_seen_where_the_recording_has_both() -> None:
-    """Alone 100; beside another for 60 % of its time 112: that adds 20 % while they overlap."""
+    """Alone 100; with another for 60 % of its time 111: it does 44 alone, and 56 in 67, 1.2 times as long."""
     kinds = [("all_gather", 8)] * 3
-    assert slowdown(kinds, [100, 100, 112], [0, 0, 0.6]) == pytest.approx(0.2)
+    assert slowdown(kinds, [100, 100, 100 / 0.9], [0, 0, 0.6]) == pytest.approx(0.2)
+    assert slowdown(kinds, [100, 100, 100 / 0.7], [0, 0, 0.6]) == pytest.approx(1.0)  # 40 % alone, the rest halved
+    assert slowdown(kinds, [100, 100, 190], [0, 0, 1.5]) == pytest.approx(0.6)  # more than one at once
     assert slowdown(kinds, [100, 100, 90], [0, 0, 0.6]) == 0
     assert slowdown(kinds, [100, 100, 400], [0, 0, 0.9]) == 1
     assert slowdown(kinds, [100, 100, 100], [0, 0, 0.2]) == 1  # no overlap that shows it

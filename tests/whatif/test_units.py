@@ -80,6 +80,16 @@ def test_units_that_stay_gathered_spare_exactly_the_gathers_of_backward_passes()
     assert order == [("gather", 1), ("gather", 0), ("reduce", 1), ("reduce", 0)]
 
 
+def test_torch_by_default_keeps_the_root_gathered_and_no_other_unit():
+    """`fully_shard` of torch 2.13, whose ranges name the root by nothing."""
+    kept = changed(model(), {"fsdp.reshard_after_forward": False})
+    of_root = replace(kept, sharding=replace(kept.sharding, names=("", "b")))
+    for value, again in ((None, [1]), (True, [1, 0])):
+        made = changed(of_root, {"fsdp.reshard_after_forward": value})
+        calls = made.steps[0][0].passes[0].calls
+        assert [call.unit for call in calls if (call.kind, call.direction) == ("gather", "backward")] == again
+
+
 def test_units_that_a_pass_does_not_gather_are_not_gathered_again():
     """The script keeps gathered parameters between micro-batches."""
     quiet = replace(PASS, calls=CALLS[4:])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from itertools import pairwise
 
 from dptune.knobs import Value
 from dptune.whatif.bounds import is_off
@@ -53,7 +54,7 @@ _ON_CPUS = {
     "fsdp.param_dtype": "compute takes no time: how fast it is in another dtype was not measured",
     "wrapper": f"each collective of a unit adds {CALL_NS / 1e6:g} ms, {TENSOR_NS / 1e3:g} us per tensor and "
     f"{BYTE_NS:g} ns per byte of host time; the optimizer takes {DISPATCH_NS / 1e3:g} us more per sharded tensor, and "
-    f"{UPDATE_NS:g} ns per element; between two collectives of units, one rank computes "
+    f"{UPDATE_NS:g} ns per element; fully_shard sends no buffers; between two collectives of units, one rank computes "
     f"{100 * APART_SHARE:g} % longer than another; with two ranks, an all-gather takes 1.5x its transfer time on the "
     "rank that arrives late",
     "fsdp.within_hosts": "each reduce-scatter is followed by an all-reduce of shards between hosts, by all ranks of a "
@@ -146,8 +147,9 @@ def _sentences(model: StepModel | Program, changes: Mapping[str, Value], traced:
     if isinstance(model, Program):
         others = [message for message in model.messages if not model.uses_link(message)]
         if others and any(name.startswith(_OF_THE_LINK) and not name.startswith("straggler.") for name in changes):
-            ranks = model.link_ranks
-            yield f"the link is that of collectives among {ranks} ranks; collectives of other groups are unchanged"
+            alike = any(message.ranks == model.link_ranks for message in others)
+            group = f"{model.link_ranks} ranks{_lying(model.link_offsets) if alike else ''}"
+            yield f"the link is that of collectives among {group}; collectives of other groups are unchanged"
         yield UNVALIDATED
         if not traced:
             yield "the profiler slows all host calls by the same factor, and no device work"
@@ -173,6 +175,15 @@ def _sentences(model: StepModel | Program, changes: Mapping[str, Value], traced:
         yield "a step takes more samples than an epoch has: the next epoch starts within it"
     if "ddp.comm_hook" in changes and model.dtype is None:
         yield "gradients are assumed to be float32: the recording does not say"
+
+
+def _lying(offsets: tuple[int, ...]) -> str:
+    """How the ranks of a group lie, in words."""
+    steps = {later - earlier for earlier, later in pairwise(offsets)}
+    if len(steps) != 1:
+        return " that lie as " + ", ".join(map(str, offsets))
+    (apart,) = steps
+    return " in a row" if apart == 1 else f" that are {apart} apart"
 
 
 def _batches_of_a_step(model: StepModel, changes: Mapping[str, Value]) -> float:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from dptune.knobs import Value
 from dptune.measured import Missing
-from dptune.whatif.cpu.communication import sends
+from dptune.whatif.cpu.communication import without_buffers
 from dptune.whatif.cpu.model import Pass, RankStep, StepModel
 from dptune.whatif.cpu.unit_changes import parameter_dtype
 
@@ -47,12 +47,10 @@ def _no_others(model: StepModel) -> StepModel:
     if not model.others:
         raise Missing("no communication outside of backward passes")
 
+    if model.buffers_ns:
+        return without_buffers(model)
+
     def of(rank: int, step: RankStep) -> RankStep:
-        if model.buffers_ns:
-            spared = [sent * model.buffers_ns[rank] for sent in sends(step)]
-            pairs = zip(step.passes, spared, strict=True)
-            each = tuple(replace(pass_, forward_ns=max(0.0, pass_.forward_ns - ns), sent_ns=0.0) for pass_, ns in pairs)
-            return replace(step, passes=each)
         left, passes = model.others_ns.get(rank, 0.0), []
         for pass_ in step.passes:
             passes.append(replace(pass_, forward_ns=max(0.0, pass_.forward_ns - left), sent_ns=0.0))

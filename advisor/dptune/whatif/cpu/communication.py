@@ -101,6 +101,20 @@ def _sending(model: StepModel, steps: dict[int, list[RankStep]]) -> StepModel:
     return replace(model, steps=moved, others=round(model.others * now / was), others_ns=others_ns)
 
 
+def without_buffers(model: StepModel) -> StepModel:
+    """The model whose forward passes send no buffers; as it is where what they take is not known."""
+    if not model.buffers_ns:
+        return model
+
+    def of(rank: int, step: RankStep) -> RankStep:
+        pairs = zip(step.passes, (sent * model.buffers_ns.get(rank, 0.0) for sent in sends(step)), strict=True)
+        each = (replace(pass_, forward_ns=max(0.0, pass_.forward_ns - ns), sent_ns=0.0) for pass_, ns in pairs)
+        return replace(step, passes=tuple(each))
+
+    steps = {rank: [of(rank, step) for step in steps] for rank, steps in model.steps.items()}
+    return replace(model, steps=steps, others=0, others_ns={}, buffers_ns={})
+
+
 def comm_hook(model: StepModel, value: Value) -> StepModel:
     """Half of the bytes, a cast each way, which reads and writes as a copy back does, and Python for each bucket.
 

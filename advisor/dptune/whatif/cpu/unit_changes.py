@@ -5,7 +5,7 @@ What a model cannot tell raises Missing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from itertools import accumulate, groupby
 
@@ -17,13 +17,14 @@ from dptune.whatif.cpu.units import CALL_NS, Direction, Sharding, UnitCall, elem
 
 
 def reshard_after_forward(model: StepModel, value: Value) -> StepModel:
-    """Units that stay gathered are not gathered again in backward passes; None leaves all but the root resharded."""
+    """Units that stay gathered are not gathered in backward passes; None, torch's default: only the root stays so."""
     if not isinstance(value, bool | None):
         raise Missing("resharding to groups of ranks is not modelled: only true and false are")
     if value is not False:
         if any(_gathers_again(pass_) for pass_ in _passes(model)):
             return model
-        return replace(model, steps=model.each_pass(gathering_again))
+        kept = {place for place, name in enumerate(sharding_of(model).names) if value is None and not name}
+        return replace(model, steps=model.each_pass(lambda pass_: gathering_again(pass_, kept)))
     return replace(model, steps=model.each_pass(lambda pass_: without(pass_, _is_gathered_again)))
 
 
@@ -128,15 +129,17 @@ def without(pass_: Pass, dropped: Callable[[UnitCall], bool]) -> Pass:
     )
 
 
-def gathering_again(pass_: Pass) -> Pass:
+def gathering_again(pass_: Pass, kept: Collection[int] = ()) -> Pass:
     """The pass with a gather of each unit before its backward compute, issued one unit ahead, as torch does it.
+
+    Not of those that are `kept` after the forward pass.
 
     Those of the first two units start the backward pass; each further one follows the reduction two units before.
     """
     gathers = {call.unit: call for call in pass_.calls if call.kind == "gather"}
     reductions = [call for call in pass_.calls if call.kind == "reduce"]
     order = [call.unit for call in reductions if call.unit in gathers] or sorted(gathers, reverse=True)
-    again = [replace(gathers[unit], direction="backward", at_ns=0.0) for unit in order]
+    again = [replace(gathers[unit], direction="backward", at_ns=0.0) for unit in order if unit not in kept]
     issued = again[:2] if reductions else again
     for place, reduction in enumerate(reductions):
         issued.append(reduction)

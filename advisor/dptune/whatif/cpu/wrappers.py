@@ -20,6 +20,7 @@ from dptune.knobs import Value
 from dptune.knobs.patched import FSDP
 from dptune.measured import Missing
 from dptune.whatif.cpu.buckets import Caps
+from dptune.whatif.cpu.communication import without_buffers
 from dptune.whatif.cpu.hybrid import check_one_group
 from dptune.whatif.cpu.model import Pass, RankStep, StepModel
 from dptune.whatif.cpu.unit_changes import gathering_again, grouped, sharding_of, without
@@ -97,7 +98,8 @@ def _replicated(model: StepModel) -> StepModel:
 
 
 def sharded(model: StepModel, count: int) -> StepModel:
-    """The gradients of a replicated model in so many units of about equal bytes."""
+    """The gradients of a replicated model in so many units of about equal bytes, whose buffers nothing sends."""
+    model = without_buffers(model)
     tensors, ranks = len(model.gradient_bytes), len(model.steps)
     if not 0 < count <= tensors:
         raise Missing(f"the model has {tensors} trained tensors, so 1 to {tensors} units")

@@ -26,6 +26,10 @@ from dptune.whatif.gpu.reductions import Bucket, Reduction
 _CHANCE = Assumed(1.0, 0.0, -1.0)  # of how far collectives are off by chance
 _NORMAL_90 = 1.645  # two-sided
 
+OUT_OF_ORDER = (
+    "the recorded buckets hold gradients in another order than these become ready, as with find_unused_parameters: the "
+    "trace does not show which ones other buckets would hold"
+)
 NO_REDUCER = "the trace does not show when DDP's gradients are ready and which all-reduces they are in on all ranks"
 
 
@@ -37,6 +41,8 @@ def rebucketed(program: Program, caps: Caps, side: Side) -> Program:
     """
     if not program.reductions:
         raise Missing(NO_REDUCER)
+    if not all(reduction.in_order for reduction in program.reductions):
+        raise Missing(OUT_OF_ORDER)
     if program.link is None:
         raise Missing("latency and bandwidth of all-reduces are unknown: measure them with `dptune links`")
     edit = _Edit.of(program)
@@ -211,7 +217,7 @@ class _Edit:
             beside_ns = max(0.0, self.recorded_ns[ready[-1]] - start_ns)
             took_ns = alone_ns * slower(min(1.0, beside_ns / max(1.0, alone_ns)), slowed)
             freed_ns = start_ns + took_ns
-            self.messages.append(Message("all_reduce", round(size), sample.dtype, sample.ranks))
+            self.messages.append(replace(sample, kind="all_reduce", message_bytes=round(size)))
             found.append(self._bucket(reduction, max(gradients), took_ns, found[-1] if found else None))
         over = {rank: max(places) for rank, places in reduction.ready.items()}
         for bucket in reduction.buckets:

@@ -32,9 +32,10 @@ from dptune.whatif.cpu.wire import Link
 from dptune.whatif.gpu.contention import with_contention, works
 from dptune.whatif.gpu.edges import edges_of
 from dptune.whatif.gpu.gathers import gathers
-from dptune.whatif.gpu.graph import COMPUTING, Kind, Message, Stretch
+from dptune.whatif.gpu.graph import COMPUTING, Kind, Message, Stretch, offsets_of
 from dptune.whatif.gpu.host_items import NOTHING, HostItems, begins_after, ends_after, host_items
 from dptune.whatif.gpu.items import ItemPlaces, Items, Key, Sort, Waits
+from dptune.whatif.gpu.latencies import Latencies
 from dptune.whatif.gpu.optimizing import implementation_of
 from dptune.whatif.gpu.parts import OUTSIDE, HostParts, Part
 from dptune.whatif.gpu.program import SEVERAL, Program
@@ -47,7 +48,6 @@ MOST = 2_000_000  # operations: beyond, a replay takes minutes
 _PRODUCTS = frozenset({"matrix product", "convolution", "attention", "fused by triton", OTHER})
 _UPLOAD = re.compile(r"Memcpy HtoD \(Pageable")
 _NO_STEPS = "needs two steps that start and end with a device operation"
-_FEWEST_GAPS = 10  # between queued operations of a stream: 0.8 to 1.7 us on A100, H100, H200 and V100 GPUs
 _FARTHEST = 2**62  # ns between the clocks of ranks
 
 
@@ -88,7 +88,7 @@ def build(
     named = ItemPlaces(items, first, places)
     recorded_ns = time_ns[order] - time_ns[order[:1]]
     recorded = recorded_ns.tolist()
-    steps = [step for view, device in read for step in _steps(view, device, named)]
+    steps = _of_all_ranks([step for view, device in read for step in _steps(view, device, named)])
     begun: dict[int, list[int]] = {}
     for stretch in steps:
         begun.setdefault(stretch.rank, []).append(recorded[stretch.first])
@@ -111,7 +111,7 @@ def build(
         world_size,
         samples,
         batch,
-        reductions=reductions(read, exchanged, named, ddp),
+        reductions=reductions(read, exchanged, named, ddp, {step.number for step in steps}),
         ranks=ranks[order].tolist(),
         micro_batches=_with_arrivals([each.micro_batch for each in items.values()], arrivals, OUTSIDE)[order].tolist(),
         parts=_with_arrivals([each.part for each in items.values()], arrivals, Part.NONE)[order].tolist(),
@@ -178,7 +178,8 @@ def _exchanged(exchanges: Sequence[Exchange], messages: list[Message]) -> dict[t
             continue
         operations = tuple((rank, call.row) for rank, call in zip(exchange.ranks.tolist(), exchange.calls, strict=True))
         sent = Matched(operations, len(messages), exchange.kind, exchange.message_bytes)
-        messages.append(Message(exchange.kind, exchange.message_bytes, exchange.dtype, len(operations)))
+        offsets = offsets_of(exchange.ranks.tolist())
+        messages.append(Message(exchange.kind, exchange.message_bytes, exchange.dtype, len(operations), offsets))
         found.update(dict.fromkeys(operations, sent))
     return found
 
@@ -239,33 +240,31 @@ def _before_begins(walk: Walk, kinds: Ints, awaited: Mapping[int, Sequence[int]]
     """
     count, begin, end, places = len(host.time_ns), walk.begin, walk.end, np.arange(len(walk.rows))
     begins, (over, called) = begins_after(count, places), walk.all_waited_for
-    called_ns, launch_ns = walk.columns.ts_ns[called], walk.columns.ts_ns[walk.launch]
+    launch_ns = walk.columns.ts_ns[walk.launch]
     in_order = np.argsort(host.calls, kind="stable")
     calls, call_items = host.calls[in_order], host.call_items[in_order]
 
     def of_calls(rows: Ints) -> Ints:
         return np.asarray(call_items[np.searchsorted(calls, rows)], dtype=np.int64)
 
-    latest = called != UNLAUNCHED
-    yield Waits.of(begins[latest], of_calls(called[latest]), (begin - called_ns)[latest], Kind.LAUNCH, 0)
-    earlier = ~latest & (walk.launch != UNLAUNCHED) & (launch_ns <= begin)
-    yield Waits.of(begins[earlier], of_calls(walk.launch[earlier]), 0, Kind.LAUNCH, 0)
+    latencies = Latencies.of(walk, awaited)
+    late, earlier = latencies.late, (called == UNLAUNCHED) & (walk.launch != UNLAUNCHED) & (launch_ns <= begin)
+    latest = (called != UNLAUNCHED) | (earlier & late)
+    yield Waits.of(begins[latest], of_calls(walk.launch[latest]), (begin - launch_ns)[latest], Kind.LAUNCH, 0)
+    earlier &= ~latest
+    least_ns = latencies.launch_ns[earlier]
+    yield Waits.of(begins[earlier], of_calls(walk.launch[earlier]), least_ns, Kind.LAUNCH, 0)
     known = over != NOTHING
     running = known & (end[over] > begin)
     of_running = over[running]
     lag_ns = begin[running] - begin[of_running]
     yield Waits.of(begins[running], begins_after(count, of_running), lag_ns, kinds[of_running], 1)
-    ended = known & ~running
-    yield Waits.of(begins[ended], ends_after(count, over[ended]), begin[ended] - end[over[ended]], Kind.ORDER, 1)
+    ended = latencies.followed
+    yield Waits.of(begins[ended], ends_after(count, over[ended]), latencies.since_ns[ended], Kind.ORDER, 1)
     before = walk.before
-    queued_next = (before != NOTHING) & (before == over)
     queued = (before != NOTHING) & (before != over) & (end[before] <= begin)
-    since_ns = begin - end[before]
-    after_before = since_ns[ended & queued_next]
-    gap_ns = int(np.median(after_before)) if len(after_before) >= _FEWEST_GAPS else 0
-    yield Waits.of(
-        begins[queued], ends_after(count, before[queued]), np.minimum(since_ns[queued], gap_ns), Kind.ORDER, 2
-    )
+    gap_ns = np.minimum((begin - end[before])[queued], latencies.gap_ns)
+    yield Waits.of(begins[queued], ends_after(count, before[queued]), gap_ns, Kind.ORDER, 2)
     pairs = [(place, other) for place, others in awaited.items() for other in others]
     waiting, others = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
     free = (others != over[waiting]) & (others != before[waiting]) & (end[others] <= begin[waiting])
@@ -344,6 +343,15 @@ def _is_fp32_attention(name: str) -> bool:
 def _updating(walk: Walk) -> Ranges:
     """When threads were in an optimizer's step()."""
     return Ranges.of_rows(walk.columns, walk.columns.rows(RANGE_CATEGORIES, OPTIMIZER_STEP_NAME.match))
+
+
+def _of_all_ranks(steps: Sequence[Stretch]) -> list[Stretch]:
+    """The steps that all ranks have whole: in others, collectives are not known on all of them."""
+    numbers: dict[int, set[int]] = defaultdict(set)
+    for step in steps:
+        numbers[step.rank].add(step.number)
+    common = set.intersection(*numbers.values()) if numbers else set()
+    return [step for step in steps if step.number in common]
 
 
 def _steps(view: RankView, device: DeviceView, places: Mapping[Key, int]) -> Iterator[Stretch]:

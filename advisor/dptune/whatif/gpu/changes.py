@@ -50,6 +50,9 @@ _HALVINGS, _NEAR = 10, 1e-3  # until the step is as near as that
 _ROUGH_HALVINGS = 4  # of what the profiler may have slowed the host by
 _QUICKEST = 0.5  # of the traced host's time: what the profiler slows it at most
 UNPROFILED = 0.65  # of the traced host's time: the middle of what it is without the profiler
+_GROUPS = (
+    "no collectives of all ranks were fitted, and whether more ranks or nodes change groups of {} ranks is unknown"
+)
 _UNCHANGED = 0.02  # a step that a quicker host leaves as it is: one in hundreds of kernels waits for it all the same
 
 
@@ -227,6 +230,8 @@ def _link_for(program: Program, value: Value) -> Link:
 def _topology(program: Program, settings: Mapping[str, Value]) -> Program:
     """Those ranks that were read stand for the others."""
     before = program.world_size
+    if 0 < program.link_ranks < len(set(program.ranks)):
+        raise Missing(_GROUPS.format(program.link_ranks))
     ranks = ranks_asked(settings, before)
     link = relinked(_link(program), before, program.hosts, settings)
     ring = {**settings, "allreduce.algorithm": RING}  # what others than all-reduces take

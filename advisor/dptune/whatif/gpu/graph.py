@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -52,12 +52,22 @@ class Edge(Struct, frozen=True, gc=False):
 
 @dataclass(frozen=True)
 class Message:
-    """One exchange: its kind, how many bytes it is of, their type, and of how many ranks it is, 0 if unknown."""
+    """One exchange: its kind, how many bytes it is of, their type, and of how many ranks it is, 0 if unknown.
+
+    `offsets` are these ranks, counted from the first of them; empty if unknown.
+    """
 
     kind: str
     message_bytes: int
     dtype: str | None
     ranks: int = 0
+    offsets: tuple[int, ...] = ()
+
+
+def offsets_of(ranks: Iterable[int]) -> tuple[int, ...]:
+    """The ranks of a group, counted from the first: alike in groups that lie alike, as in each host."""
+    first, *others = sorted(ranks)
+    return (0, *(rank - first for rank in others))
 
 
 @dataclass(frozen=True)

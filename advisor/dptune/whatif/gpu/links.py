@@ -6,7 +6,7 @@ slower while a rank computes, so a fit of theirs is brought to those that overla
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 from statistics import median
@@ -15,7 +15,7 @@ from typing import NamedTuple
 from dptune.measured import LinkFigures, Measured, Missing
 from dptune.whatif.cpu.wire import Link
 from dptune.whatif.gpu.assumed import Assumed, Side
-from dptune.whatif.gpu.graph import Kind
+from dptune.whatif.gpu.graph import Kind, Message, offsets_of
 from dptune.whatif.gpu.overlap import computing_shares, shares_of_messages
 from dptune.whatif.gpu.program import Program
 from dptune.whatif.link import link_figures, link_of, link_range
@@ -38,11 +38,15 @@ _ALL_REDUCES = {"all_reduce": 1.0, "reduce_scatter": 0.5, "all_gather": 0.5}
 
 
 class _Sent(NamedTuple):
-    """One collective: bytes, how long an all-reduce of them takes, and the share of it in which a rank computes."""
+    """One collective: its message, how long it takes, and the share of that in which a rank computes."""
 
-    message_bytes: int
+    message: Message
     ns: float
     share: float
+
+    @property
+    def message_bytes(self) -> int:
+        return self.message.message_bytes
 
 
 def linked(program: Program, measured: Measured) -> Program:
@@ -53,43 +57,60 @@ def linked(program: Program, measured: Measured) -> Program:
     found = _linked(program, measured)
     if found.link is None or found.shared:
         return found
-    times = _slowed(_sent(found), found.link)
+    times = _slowed(found, found.link)
     shares = shares_of_messages(found, computing_shares(found)) if times > 1 else {}
     return found.contending(shares, times)
 
 
-def _slowed(sent: Sequence[_Sent], link: Link) -> float:
+def _slowed(program: Program, link: Link) -> float:
     """How many times as long a transfer takes while a rank computes; 1 if too few show it.
 
-    By transfers of the same bytes, else by what the link takes for those of others.
+    By transfers of the same message, over any link; else by what the link takes for those of others.
     """
-    for size_of in (lambda each: each.message_bytes, lambda _: 0):
-        alone: dict[int, list[float]] = defaultdict(list)
-        for each in sent:
-            if each.share <= ALONE:
-                alone[size_of(each)].append(each.ns / link.alone_ns(each.message_bytes))
-        seen = [
-            (each.ns / link.alone_ns(each.message_bytes) / median(alone[size_of(each)]) - 1) / each.share
-            for each in sent
-            if each.share >= _OVERLAPPED and len(alone[size_of(each)]) >= _FEWEST
-        ]
-        if len(seen) >= _FEWEST:
-            return min(SLOWED.most, max(1.0, 1 + median(seen)))
-    return 1.0
+    sent = _sent(program)
+    found = _beside_alone([(each.message, each.ns, each.share) for each in _all_sent(program)])
+    found = found or _beside_alone([("", each.ns / link.alone_ns(each.message_bytes), each.share) for each in sent])
+    return min(SLOWED.most, max(1.0, 1 + median(found))) if found else 1.0
+
+
+def _beside_alone(sent: Sequence[tuple[object, float, float]]) -> list[float]:
+    """How much longer transfers take while a rank computes, as a share of those of the same key that ran alone.
+
+    `sent`: the key, the time, and the share in which a rank computes. None if too few show it.
+    """
+    alone: dict[object, list[float]] = defaultdict(list)
+    for key, took, share in sent:
+        if share <= ALONE:
+            alone[key].append(took)
+    seen = [
+        (took / median(alone[key]) - 1) / share
+        for key, took, share in sent
+        if share >= _OVERLAPPED and len(alone[key]) >= _FEWEST
+    ]
+    return seen if len(seen) >= _FEWEST else []
 
 
 def _linked(program: Program, measured: Measured) -> Program:
     try:
         figures = link_figures(measured)
     except Missing:
-        return _assumed(program.among(max((message.ranks for message in program.messages), default=0)))
-    program = program.among(len(figures.ranks))
+        return _assumed(program.among(*_largest(program)))
+    program = program.among(len(figures.ranks), offsets_of(figures.ranks))
     link, others = link_of(figures, "nccl"), link_range(figures)
     if figures.basis == "sweep":
         return program.over(link, tuple(others))
     level, *levels = _levels(program, figures)
     beside = [_scaled(link, other) for other in levels]
     return program.over(_scaled(link, level), (*(_scaled(other, level) for other in others), *beside))
+
+
+def _largest(program: Program) -> tuple[int, tuple[int, ...]]:
+    """How many ranks the largest groups have, and how these lie; of several the one that all-reduces most bytes."""
+    sent: Counter[tuple[int, bool, tuple[int, ...]]] = Counter()
+    for message in program.messages:
+        sent[message.ranks, message.kind == "all_reduce", message.offsets] += message.message_bytes
+    ranks, _, offsets = max(sent, key=lambda group: (group[:2], sent[group]), default=(0, False, ()))
+    return ranks, offsets
 
 
 def relinked(program: Program) -> list[Program]:
@@ -119,18 +140,24 @@ def _scaled(link: Link, times: float) -> Link:
 
 
 def _sent(program: Program) -> list[_Sent]:
-    """The collectives that use the link and were found on all their ranks, each once; without what sharing it added."""
+    """The collectives that use the link and are part of an all-reduce, as long as an all-reduce of their bytes."""
+    return [
+        each._replace(ns=each.ns / _ALL_REDUCES[each.message.kind])
+        for each in _all_sent(program)
+        if each.message.kind in _ALL_REDUCES and program.uses_link(each.message)
+    ]
+
+
+def _all_sent(program: Program) -> list[_Sent]:
+    """The collectives that were found on all their ranks, each once; without what sharing a link added."""
     shares = computing_shares(program)
     unshared = {end: transfer.alone for transfer in program.transfers for end in transfer.ends}
     found: dict[int, _Sent] = {}
     for place in program.places((Kind.EXCHANGE,)):
         for edge in program.edges[place]:
-            message = program.messages[edge.message] if edge.kind == Kind.EXCHANGE else None
-            if message is None or not program.uses_link(message):
-                continue
-            if message.kind in _ALL_REDUCES and edge.lag_ns > 0:
-                ns = edge.lag_ns * unshared.get(place, 1.0) / _ALL_REDUCES[message.kind]
-                found[edge.message] = _Sent(message.message_bytes, ns, shares.get(place, 0.0))
+            if edge.kind == Kind.EXCHANGE and edge.lag_ns > 0:
+                ns = edge.lag_ns * unshared.get(place, 1.0)
+                found[edge.message] = _Sent(program.messages[edge.message], ns, shares.get(place, 0.0))
     return list(found.values())
 
 

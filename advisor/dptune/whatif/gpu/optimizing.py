@@ -81,11 +81,12 @@ def _listed(program: Program, side: Side) -> Program:
 
 
 def no_time(program: Program) -> Program:
-    """The optimizer's kernels and calls take no time, and nothing is between them."""
+    """The optimizer's kernels and calls take no time, nothing is between them, and they fill no launch queue."""
     updates = update_begins(program)
     if not updates:
         raise Missing(UNKNOWN)
-    return times(times(program, (Kind.UPDATE, Kind.UPDATING), 0.0), _WAITS, 0.0, updates.__contains__)
+    free = times(program, (Kind.UPDATE, Kind.UPDATING), 0.0)
+    return with_room(times(free, _WAITS, 0.0, updates.__contains__))
 
 
 def update_begins(program: Program) -> set[int]:

@@ -9,7 +9,7 @@ away.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -39,7 +39,8 @@ class Program:
     """`recorded_ns` is when each item came to pass, by the first rank's clock; `edges` what it waits for.
 
     An item without edges comes to pass when it did, as do `fixed` ones: all before a rank's first step, of which only
-    the host's edges are known. `link` is None if not known, else that of collectives of `link_ranks` ranks; 0: of all.
+    the host's edges are known. `link` is None if not known, else that of collectives of `link_ranks` ranks; 0: of all;
+    of groups that lie as `link_offsets`, if that is not empty.
     The data allow `other_links`, too; `link_source` says in words what the link is from, where that is no fit.
     `batch` are the samples that a rank's loader gives at once, None if not known. The ranks were on so many `hosts`, as
     far as that is known; `shared`: two or more compute on one GPU. `reductions` are the passes in which DDP reduces
@@ -71,6 +72,7 @@ class Program:
     other_links: tuple[Link, ...] = ()
     link_source: str = ""
     link_ranks: int = 0
+    link_offsets: tuple[int, ...] = ()
     reductions: Sequence[Reduction] = ()
     ranks: Sequence[int] = ()
     micro_batches: Sequence[int] = ()
@@ -133,16 +135,19 @@ class Program:
         """The program with this link, other ones and their source: unchanged, it is replayed the same."""
         return self._keeping(_OF_EDGES, link=link, other_links=others, link_source=source)
 
-    def among(self, ranks: int) -> Program:
-        """The program whose link is that of collectives of so many ranks."""
-        return self._keeping(_OF_EDGES, link_ranks=ranks)
+    def among(self, ranks: int, offsets: tuple[int, ...] = ()) -> Program:
+        """The program whose link is that of collectives of so many ranks, in groups that lie so."""
+        return self._keeping(_OF_EDGES, link_ranks=ranks, link_offsets=offsets)
 
     def uses_link(self, message: Message) -> bool:
-        """Whether a collective is of as many ranks as the link is: others may be within hosts, or between them.
+        """Whether a collective is of a group like that of the link: others may be within hosts, or between them.
 
         What one rank sends to another uses the same link.
         """
-        return message.kind == "p2p" or not self.link_ranks or not message.ranks or message.ranks == self.link_ranks
+        if message.kind == "p2p" or not self.link_ranks or not message.ranks:
+            return True
+        lie_alike = not self.link_offsets or not message.offsets or message.offsets == self.link_offsets
+        return message.ranks == self.link_ranks and lie_alike
 
     def contending(self, shares: Mapping[int, float], times: float) -> Program:
         """The program whose transfers take so many times as long while a rank computes, of these shares as recorded."""
@@ -225,7 +230,7 @@ class Program:
 
     def recorded_step_ns(self) -> float:
         """The same as `step_ns`, of the times at which the items came to pass."""
-        return self._mean_step(self.recorded_ns, self.settled)
+        return self._mean_step(self.recorded_ns, self._counted)
 
     def step_ns(self) -> float:
         """The median over ranks of each rank's mean settled step.
@@ -234,7 +239,7 @@ class Program:
         the host does, whichever takes longer: a device with much work launched ahead is quicker than its host for a few
         steps.
         """
-        return self._mean_step(self.run(), self.settled)
+        return self._mean_step(self.run(), self._counted)
 
     def levelled(self) -> Program:
         """The same, whose host does not limit the recorded step beyond what that took on the device."""
@@ -315,13 +320,32 @@ class Program:
             count[key] += 1
         return halves
 
-    def _mean_step(self, times: Sequence[float], part: AbstractSet[int]) -> float:
+    @cached_property
+    def _counted(self) -> list[int]:
+        """The settled steps, and for each one that does not count that of its rank which took as long, once more.
+
+        Where some steps take longer, as those with an evaluation, they are as many of the mean as were recorded.
+        """
+        found, of_rank = sorted(self.settled), defaultdict[int, list[int]](list)
+        for place in found:
+            of_rank[self.steps[place].rank].append(place)
+        for place, step in enumerate(self.steps):
+            if place not in self.settled:
+                alike = self._recorded_step_ns(place)
+                found.append(min(of_rank[step.rank], key=lambda other: abs(self._recorded_step_ns(other) - alike)))
+        return found
+
+    def _recorded_step_ns(self, place: int) -> int:
+        step = self.steps[place]
+        return self.recorded_ns[step.last] - self.recorded_ns[step.first]
+
+    def _mean_step(self, times: Sequence[float], part: Iterable[int]) -> float:
         took: dict[int, list[float]] = defaultdict(list)
         recorded: dict[int, list[float]] = defaultdict(list)
         worked: dict[int, list[tuple[float, float]]] = defaultdict(list)
         for place in part:
             step = self.steps[place]
-            recorded_ns = float(self.recorded_ns[step.last] - self.recorded_ns[step.first])
+            recorded_ns = float(self._recorded_step_ns(place))
             host_ns = self._hosts_ns[place]
             took[step.rank].append(times[step.last] - times[step.first])
             recorded[step.rank].append(recorded_ns)

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -18,6 +20,7 @@ from dptune.measure.host.enclosing import NOWHERE, Ranges
 from dptune.measure.host.launches import UNLAUNCHED
 from dptune.measure.inferred.hosts import HostEvents
 from dptune.measure.intervals import Ints, Mask
+from dptune.measure.steps.windows import OUTSIDE
 from dptune.measure.views import DeviceView, RankView
 from dptune.runfile.communication import DdpFacts
 from dptune.trace.kernels import RANGE_CATEGORIES, Work
@@ -62,6 +65,12 @@ class Reduction:
     moves: tuple[int, ...] = ()
     calls: tuple[int, ...] = ()
 
+    @property
+    def in_order(self) -> bool:
+        """Whether each bucket is reduced with a gradient of its own: none was complete before an earlier bucket."""
+        lasts = [bucket.last for bucket in self.buckets]
+        return all(earlier < later for earlier, later in pairwise(lasts))
+
     def moved(self, places: Sequence[int]) -> Reduction:
         """The same where each item has another place."""
         ready, called = (
@@ -105,22 +114,31 @@ def reductions(
     exchanges: Mapping[tuple[int, int], Matched],
     places: Places,
     ddp: DdpFacts | None,
+    replayed: AbstractSet[int],
 ) -> list[Reduction]:
     """The passes that reduce gradients on all ranks alike; none where ranks differ or a collective was not matched.
 
-    `exchanges` are the matched collectives by rank and row.
+    That is of the `replayed` steps, by number. A trace may start or end in another pass: those that are alike are in
+    the result. `exchanges` are the matched collectives by rank and row.
     """
-    by_rank = {view.rank: list(_passes(view, device)) for view, device in devices if ddp or _has_ddp(view)}
-    ranks = list(by_rank)
-    if not ranks or not by_rank[ranks[0]] or len({len(passes) for passes in by_rank.values()}) != 1:
-        return []
-    found = []
-    for passes in zip(*by_rank.values(), strict=True):
-        same_pass = dict(zip(ranks, passes, strict=True))
-        reduction = _reduction(same_pass, exchanges, places, ddp)
-        if reduction is None:
+    by_rank = {view.rank: _by_step(view, device) for view, device in devices if ddp or _has_ddp(view)}
+    found: list[Reduction] = []
+    for step in dict.fromkeys(step for steps in by_rank.values() for step in steps):
+        passes = [steps.get(step, []) for steps in by_rank.values()]
+        several = zip(*passes, strict=True) if len({len(of_rank) for of_rank in passes}) == 1 else ()
+        of_step = [_reduction(dict(zip(by_rank, each, strict=True)), exchanges, places, ddp) for each in several]
+        known = [reduction for reduction in of_step if reduction is not None]
+        if step in replayed and len(known) < max(map(len, passes)):
             return []
-        found.append(reduction)
+        found += known
+    return found
+
+
+def _by_step(view: RankView, device: DeviceView) -> dict[int, list[_Pass]]:
+    """The passes of a rank by the number of their step, in order of time."""
+    found: dict[int, list[_Pass]] = {}
+    for one in _passes(view, device):
+        found.setdefault(one.step, []).append(one)
     return found
 
 
@@ -153,7 +171,7 @@ def _passes(view: RankView, device: DeviceView) -> Iterator[_Pass]:
         last = np.searchsorted(columns.ts_ns[gradients], columns.ts_ns[issuing[chosen][in_order]], side="right") - 1
         moved = moving & (_numbers(host, launches) == number).all(axis=1)
         yield _Pass(
-            step=view.steps[int(number[0])].number if number[0] >= 0 else -1,
+            step=view.steps[int(number[0])].number if number[0] != OUTSIDE else OUTSIDE,
             kernels=tuple(kernels[at].tolist()),
             launches=tuple(launches[at].tolist()),
             reduced=tuple(zip(collectives[chosen][in_order].tolist(), last.tolist(), strict=True)),
@@ -164,10 +182,13 @@ def _passes(view: RankView, device: DeviceView) -> Iterator[_Pass]:
 
 
 def _numbers(host: HostEvents, rows: Ints) -> np.ndarray:
-    """For each row its step, as an index, and its backward pass."""
-    starts = np.array([step.start_ns for step in host.view.steps], dtype=np.int64)
-    steps = np.searchsorted(starts, host.columns.ts_ns[rows], side="right") - 1
-    return np.stack((steps, host.pass_of(rows)), axis=1)
+    """For each row its step, as an index, OUTSIDE where there is none, and its backward pass."""
+    bounds = [(step.start_ns, step.end_ns) for step in host.view.steps]
+    starts, ends = np.array(bounds, dtype=np.int64).reshape(-1, 2).T
+    time_ns = host.columns.ts_ns[rows]
+    steps = np.searchsorted(starts, time_ns, side="right") - 1
+    inside = (steps >= 0) & (time_ns < ends[steps]) if len(ends) else steps >= 0
+    return np.stack((np.where(inside, steps, OUTSIDE), host.pass_of(rows)), axis=1)
 
 
 def _moving(view: RankView, launches: Ints) -> Mask:

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from heapq import heappop, heappush
+from math import inf
 from statistics import median
 
 from dptune.whatif.gpu.reductions import Matched, Places
@@ -89,17 +90,28 @@ def overlaps(starts: Sequence[float], took: Sequence[float], ranks: Sequence[fro
 
 
 def slowdown(kinds: Sequence[tuple[str, int]], took: Sequence[float], beside: Sequence[float]) -> float:
-    """What another transfer adds to one of the same kind and bytes that was seen alone and beside others; else 1."""
+    """What another transfer adds to one of the same kind and bytes that was seen alone and beside others; else 1.
+
+    A transfer of which another shares a part takes that part so many times as long, and the rest as alone.
+    """
     alone: dict[tuple[str, int], list[float]] = {}
     for kind, duration, share in zip(kinds, took, beside, strict=True):
         if share <= _ALONE:
             alone.setdefault(kind, []).append(duration)
     seen = [
-        (duration / median(alone[kind]) - 1) / share
+        _added(median(alone[kind]) / duration, share)
         for kind, duration, share in zip(kinds, took, beside, strict=True)
         if share >= _BESIDE and kind in alone
     ]
     return min(1.0, max(0.0, median(seen))) if seen else 1.0
+
+
+def _added(alone: float, share: float) -> float:
+    """The same of one that takes so much of its duration alone, and that others share for this part of it."""
+    if share >= 1:  # by so many at once
+        return (1 / alone - 1) / share
+    left = alone - (1 - share)
+    return share / left - 1 if left > 0 else inf
 
 
 def alone_shares(
