@@ -51,6 +51,7 @@ from dptune.runfile.undivided_losses import UndividedLossFacts
 from dptune.runfile.unrestored_states import UnrestoredStateFacts
 from dptune.runfile.unused import RepeatedPassFacts, UnusedGradientFacts
 from dptune.runfile.weight_penalties import WeightPenaltyFacts
+from dptune.runfile.work_between import HostWork
 
 __all__ = [
     "LEADING",
@@ -68,6 +69,7 @@ __all__ = [
     "EqualGenerators",
     "EvaluationModeFacts",
     "FrozenFeatureFacts",
+    "HostWork",
     "HotFunction",
     "IgnoredTargetFacts",
     "KeptWeightFacts",
