@@ -26,10 +26,11 @@ def found_in(folder, make):
 
 
 def products(at):
-    """A product of doubles takes 100, with an operator of its own inside; then a cast and one of floats."""
+    """A product of doubles takes 100, with an operator of its own inside; then a root, a cast and one of floats."""
     return [
         called("aten::matmul", at, at + 100, ("double", [64, 32]), ("double", [32, 32])),
         called("aten::mm", at + 10, at + 90, ("double", [64, 32]), ("double", [32, 32])),
+        called("aten::sqrt", at + 105, at + 110, ("double", [64, 32])),
         called("aten::to", at + 110, at + 130, ("double", [64, 32]), ("Scalar", [])),
         called("aten::mul", at + 140, at + 240, ("float", [64, 32]), ("double", [])),
     ]
@@ -38,8 +39,8 @@ def products(at):
 def test_the_function_and_what_it_spends(tmp_path):
     (found,) = found_in(tmp_path, products)
     assert (found.name, found.at, found.operator) == ("front", "net.py:15", "aten::matmul")
-    assert (found.calls, found.cost_ns, found.backward_ns) == (3, 120 * US, 0)
-    assert found.share == pytest.approx(0.12)
+    assert (found.calls, found.cost_ns, found.backward_ns) == (4, 125 * US, 0)
+    assert found.share == pytest.approx(0.125)
 
 
 @pytest.mark.parametrize(

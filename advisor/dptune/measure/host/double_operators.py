@@ -7,6 +7,7 @@ the digits.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -21,7 +22,7 @@ from dptune.measured import DoubleFunction
 
 _LEAST_ELEMENTS = 1024
 _DOUBLE = b'"double"'
-_NEED_DIGITS = ("linalg_", "cholesky", "eig", "svd", "solve", "qr", "inverse", "det", "lu_")
+_NEED_DIGITS = re.compile(r"aten::_?(linalg_|cholesky|svd|qr$|inverse|pinverse|(log|slog)?det$|lu_|triangular_solve)")
 
 
 def double_functions(views: Sequence[RankView], untraced_ns: Mapping[int, float]) -> list[DoubleFunction]:
@@ -45,7 +46,7 @@ def _of_rank(view: RankView, untraced_ns: float | None) -> Iterator[DoubleFuncti
     columns = view.columns
     for function in by_function(view, outside_backward(view, rows), untraced_ns):
         names = [columns.name(row) for row in function.rows.tolist()]
-        if any(word in name for name in names for word in _NEED_DIGITS):
+        if any(map(_NEED_DIGITS.match, names)):
             continue
         spent: dict[str, int] = {}
         for name, length in zip(names, lengths_ns(columns, function.rows).tolist(), strict=True):
