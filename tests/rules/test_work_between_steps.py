@@ -135,13 +135,15 @@ def test_a_validation_of_the_script_in_each_step(ask, make_measured, make_facts,
     ] * found
 
 
-def joining(make_facts, ms, *, batches=256, device="cpu", line="train.py:23", function="fit"):
+def joining(make_facts, ms, *, batches=256, device="cpu", line="train.py:23", function="fit", steps=20):
     """20 steps of 10 ms from number 6 on; in each `ranks` takes so many of the values of all steps."""
     window = Window("untraced", 6, [10 * MS] * 20)
     window.sampled = [
         place("fit (train.py:40)", "train_step (train.py:20)", ms=10 - ms, phase="backward"),
         place("fit (train.py:40)", "train_step (train.py:23)", "ranks (train.py:9)", ms=ms),
     ]
+    found = window.sampled[1]
+    found.steps, found.spent_ns, found.looks = found.steps[:steps], found.spent_ns[:steps], steps
     loaders = [LoaderFacts("train.py:30", batches_drawn=30, epoch_length=batches)]
     histories = [HistoryFacts(line, function, 4, 1, 3)]
     return make_facts(windows=[window], device=DeviceFacts(device), loaders=loaders, histories=histories)
@@ -176,3 +178,12 @@ def test_a_short_epoch_has_the_share_of_the_recorded_steps(ask, make_measured, m
 def test_whose_time_grows(ask, make_measured, make_facts, line, function, device, found):
     facts = joining(make_facts, 1, device=device, line=line, function=function)
     assert len(ask("DP609", make_measured(world=1, device=device), [facts])) == found
+
+
+def test_a_few_samples_are_enough_where_later_steps_take_longer(ask, make_measured, make_facts):
+    (advice,) = ask("DP609", make_measured(world=1, device="cpu"), [joining(make_facts, 4, steps=3)])
+    assert "takes 6 % of each step, and joins the values of all steps so far (more over an epoch" in advice.title
+    assert (advice.impact, advice.confidence) == ("medium", "low")
+    known = joining(make_facts, 4, steps=3)
+    known.histories = []
+    assert ask("DP609", make_measured(world=1, device="cpu"), [known]) == []

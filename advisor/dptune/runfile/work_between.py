@@ -16,7 +16,8 @@ from dptune.runfile.work_kinds import kind_of, makes_text
 
 _TRAINING = ("loader", "backward", "optimizer", "collective")
 _OF_STEPS = ("forward", "backward", "optimizer")
-_LEAST_SAMPLES = 5
+LEAST_SAMPLES = 5
+_LEAST_OF_HISTORY = 2  # where it is known that later steps take longer
 _Z = 1.645  # of a normal distribution: 95 % lie below
 
 
@@ -98,7 +99,7 @@ def _of_rank(rank: int, window: Window, histories: Sequence[HistoryFacts], *, on
     found = []
     for cause, lines in spent.items():
         share = min(1.0, sum(lines.values()) / time_ns) if time_ns else 0.0
-        if samples[cause] >= _LEAST_SAMPLES and share:
+        if samples[cause] >= (_LEAST_OF_HISTORY if cause in joined else LEAST_SAMPLES) and share:
             error = _Z * sqrt(share * (1 - share) / all_samples)
             hottest = max(lines, key=lambda line: lines[line])
             interval = Share(max(0.0, share - error), share, min(1.0, share + error))

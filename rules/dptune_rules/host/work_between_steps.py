@@ -46,8 +46,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dptune.advice import Advice, Evidence
-from dptune.rule import HostWork, Rule, RunView, Threshold
+from dptune.advice import Advice, Confidence, Evidence
+from dptune.rule import LEAST_SAMPLES, HostWork, Rule, RunView, Threshold
 
 WORTH_SHARE = Threshold("worth_share", 0.02, "low impact from here: savings below 2 % of a step are not worth a change")
 
@@ -97,12 +97,19 @@ def _over_epoch(work: HostWork, batches: int) -> float:
     return work.share * times / (1 + work.share * (times - 1))
 
 
+def _confidence(work: HostWork, later: float) -> Confidence:
+    if work.samples < LEAST_SAMPLES:
+        return "low"
+    return "high" if work.most_share < 2 * work.share and later == work.share else "medium"
+
+
 def check(run: RunView) -> Iterator[Advice]:
     """Name each function that takes a share of the step, with its line, and how to do it less often."""
     for work in run.work_between():
         batches = _epoch(run) if work.history else 0
         later = _over_epoch(work, batches)
         impact = run.impact(later, WORTH_SHARE)
+        impact = "medium" if impact == "high" and work.samples < LEAST_SAMPLES else impact
         if impact is None:
             continue
         rank = "" if work.everywhere else f" on rank {work.rank}"
@@ -110,8 +117,10 @@ def check(run: RunView) -> Iterator[Advice]:
         name = f"`{work.name}`" if work.name else work.kind
         kind = "history" if work.history else work.kind
         grows = ", and joins the values of all steps so far" if work.history else ""
+        few = work.samples < LEAST_SAMPLES
         if later > work.share:
-            grows += f" (about {100 * later:.0f} % over an epoch of {batches:,} steps)"
+            estimate = "more" if few else f"about {100 * later:.0f} %"
+            grows += f" ({estimate} over an epoch of {batches:,} steps)"
         yield Advice(
             rule=RULE.code,
             slug=RULE.name,
@@ -122,7 +131,7 @@ def check(run: RunView) -> Iterator[Advice]:
             + ("." if work.everywhere else ", and the other ranks wait for it."),
             changes=[],
             saves=run.removed(work.by_rank, f"the work is in {work.samples} stack samples") or bound,
-            confidence="high" if work.most_share < 2 * work.share and later == work.share else "medium",
+            confidence=_confidence(work, later),
             evidence=[
                 Evidence(label=work.kind, value=work.share, unit="of the usual steps", rank=work.rank),
                 Evidence(label="stack samples there", value=work.samples),
