@@ -27,6 +27,7 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
     derandomize=os.environ.get("CI") == "true",
 )
+settings.register_profile("brief", settings.get_profile("quick"), max_examples=10)  # `make test-quick`
 settings.register_profile("thorough", settings.get_profile("quick"), max_examples=300, derandomize=False)
 settings.load_profile("quick")
 
@@ -105,7 +106,7 @@ LONG_FILES = {
     "whatif/test_tracked_memory.py",
 }
 STARTING = {"subprocess", "DPTUNE"}  # what a test module imports to start a program
-READING = "reading"  # the module by which a test reads a recording or a sample, and has it measured
+READING = "reading"  # the module by which a test, or what it is given, reads a recording or a sample
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -117,6 +118,8 @@ def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("--hypothesis-profile") != "thorough" and hasattr(providers, "_get_local_constants"):
         providers._get_local_constants = lambda: providers._local_constants
     config.pluginmanager.register(process_state)
+    if config.option.markexpr == "quick" and not config.getoption("--hypothesis-profile"):
+        settings.load_profile("brief")
     if getattr(config.option, "numprocesses", None) and not hasattr(config, "workerinput"):
         shared = tempfile.mkdtemp(prefix="dptune-tests-")
         config.add_cleanup(lambda: shutil.rmtree(shared, ignore_errors=True))
@@ -170,13 +173,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def _is_long(item: pytest.Item, marks: set[str]) -> bool:
     starts_programs = reads = False
+    fixtures = getattr(item, "fixturenames", ())
     if isinstance(item, pytest.Function):
         starts_programs = not STARTING.isdisjoint(vars(item.module))
-        reads = READING in getattr(getattr(item.function, "__code__", None), "co_names", ())
-    fixtures = getattr(item, "fixturenames", ())
+        fixtures_of = item._fixtureinfo.name2fixturedefs
+        used = (each.func for name in fixtures for each in fixtures_of.get(name, ()))
+        reads = _reads(item.function) or any(map(_reads, used))
     marked = not marks.isdisjoint(("thorough", "alone", "long"))
     by_use = starts_programs or reads or not LONG_FIXTURES.isdisjoint(fixtures)
     return by_use or marked or _is_in_long_file(item.path)
+
+
+@functools.cache
+def _reads(function: object) -> bool:
+    return READING in getattr(getattr(function, "__code__", None), "co_names", ())
 
 
 @functools.cache

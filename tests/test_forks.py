@@ -36,7 +36,8 @@ print(json.dumps({
     "path": sys.path,
     "flags": str(sys.flags),
     "dptune": {name: [one.__file__, one.__spec__.origin, type(one.__loader__).__name__, one.__package__,
-                      getattr(one, "__path__", None), getattr(one, "_HERE", None), sorted(vars(one))]
+                      getattr(one, "__path__", None), getattr(one, "_HERE", None),
+                      {held: type(value).__name__ for held, value in vars(one).items()}]
                for name, one in sys.modules.items() if name.partition(".")[0] == "dptune"},
     "parts": [type(sys.modules["dptune"].capture.injected.observe.places.Places).__name__],
     "torch": [torch.__file__, torch.__spec__.origin, *(type(one.__loader__).__name__ for one in (torch, torch.nn))],

@@ -87,13 +87,19 @@ def test_torch_may_be_imported() -> None:
 
 LEAVES = """
 import os, pytest
+class Left: pass
+left = []
 @pytest.fixture(scope="module")
 def given_back(): os.environ["GIVEN_BACK"] = "1"; yield; del os.environ["GIVEN_BACK"]
 def test_one(given_back): pass
-def test_two(): os.environ["LEFT"] = "1"
+def test_two(): os.environ["LEFT"] = "1"; left.append(Left())
 def test_three(): pass
 """
-AFTER = "import os\ndef test_after(): assert 'LEFT' not in os.environ\n"
+AFTER = """
+import gc, os
+def test_after(): assert "LEFT" not in os.environ
+def test_objects(): assert "Left" not in [type(thing).__name__ for thing in gc.get_objects()]
+"""
 
 
 @pytest.mark.parametrize("in_ci", [False, True])
@@ -106,8 +112,8 @@ def test_the_last_test_of_the_file_fails_and_the_next_file_finds_nothing(
     words = ("-q", "-p", "tests.process_state", "-p", "no:cacheprovider", "-c", os.devnull, "--rootdir", str(tmp_path))
     done = python("-m", "pytest", *words, str(tmp_path))
     if in_ci:
-        assert (done.returncode, "4 passed" in done.stdout) == (0, True), done.stdout
+        assert (done.returncode, "5 passed" in done.stdout) == (0, True), done.stdout
     else:
-        assert "4 passed, 1 error" in done.stdout
+        assert "5 passed, 1 error" in done.stdout
         assert "ERROR at teardown of test_three" in done.stdout
         assert "test_a.py leaves the process changed: variable LEFT: None -> '1' (since test_two)" in done.stdout

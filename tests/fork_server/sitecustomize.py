@@ -76,13 +76,13 @@ class _Kept:
             if vars(modules.get(package, object)).get(part) is module:
                 delattr(modules[package], part)  # else `from package import part` would import nothing
         del modules["dptune"]
-        self._modules = {name: (module, module.__spec__, _to_run_again(module)) for name, module in modules.items()}
+        self._modules = {name: (module, module.__spec__, *_to_run_again(module)) for name, module in modules.items()}
 
     def find_spec(self, name, path=None, target=None):
         """Answer for a module that was loaded from one of these folders."""
         if name not in self._modules:
             return None
-        _, spec, _ = self._modules[name]
+        _, spec, *_ = self._modules[name]
         file = Path(spec.origin)
         folder = file.parents[spec.submodule_search_locations is not None]
         if str(folder) not in (path or ()):
@@ -97,8 +97,9 @@ class _Kept:
 
     def exec_module(self, module):
         """What it imports is there again."""
-        _, module.__spec__, code = self._modules[module.__name__]
+        _, module.__spec__, code, names = self._modules[module.__name__]
         exec(code, vars(module))
+        vars(module).update(names)  # a function may have the name of a module in the package, which was imported before
 
 
 def _names_of(package):
@@ -106,11 +107,13 @@ def _names_of(package):
 
 
 def _to_run_again(module):
-    """The statements of a module that import, or assign what they ask of the process."""
+    """The statements of a module that import, or assign what they ask of the process, and what else it holds."""
     source = Path(module.__file__).read_text(encoding="utf-8")
     tree = ast.parse(source)
     tree.body = [statement for statement in tree.body if _is_to_run_again(statement)]
-    return compile(tree, module.__file__, "exec")
+    asked = {target.id for target in ast.walk(tree) if isinstance(target, ast.Name) and type(target.ctx) is ast.Store}
+    names = {name: held for name, held in vars(module).items() if name not in asked and not name.startswith("__")}
+    return compile(tree, module.__file__, "exec"), names
 
 
 def _is_to_run_again(statement):
