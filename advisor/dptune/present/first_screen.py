@@ -243,7 +243,7 @@ def _bars(report: Report) -> list[Bar]:
 
 
 def reported_straggler(report: Report) -> int | None:
-    """The rank of the verdict, of the first advice or of one not of low confidence; None where the report names none."""
+    """The rank of the verdict, of the first advice or of one not of low confidence; None where none is named."""
     straggler = report.measured.known("straggler")
     if straggler is None:
         return None
