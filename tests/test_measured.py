@@ -95,3 +95,10 @@ def test_figures_are_given_with_the_reasons_why_some_are_missing():
     assert figures.wait_ns == 5
     with pytest.raises(Missing, match="no loader"):
         print(figures.wait_share)
+
+
+def test_accounts_add_up_at_once_as_one_by_one():
+    parts = dict.fromkeys(Account.model_fields, 0)
+    accounts = [Account(**{**parts, "window_ns": 3 * times, "compute_ns": 3 * times}) for times in (1, 2, 4)]
+    assert Account.together(accounts) == accounts[0] + accounts[1] + accounts[2]
+    assert Account.together([]).window_ns == 0

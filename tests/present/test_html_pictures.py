@@ -293,7 +293,10 @@ def test_links_of_one_message_size_are_left_to_the_table(report: Report) -> None
     one, other = (of_links.model_copy(update={"sizes": of_links.sizes[:1]}) for of_links in [link("trace", 25.0)] * 2)
     assert list(links(of(report, measured_run(links=[one, other.model_copy(update={"kind": "all_gather"})])))) == []
     larger = other.model_copy(update={"sizes": link("trace", None).sizes[1:2]})
-    assert len(elements(body(links(of(report, measured_run(links=[one, larger])))), "path")) == 2
+    written = body(links(of(report, measured_run(links=[one, larger]))))
+    assert len(elements(written, "path")) == 2
+    assert "dotted" not in written  # no line is fitted to one size
+    assert list(links(of(report, measured_run(links=[one, larger.model_copy(update={"kind": "all_gather"})])))) == []
 
 
 def test_kernels_are_drawn_by_class_the_longest_first(report: Report) -> None:

@@ -40,7 +40,7 @@ def lags(count: int, positions: bool = False) -> list[RankLag]:
 
 def cells(seen: str) -> Iterator[tuple[str, str]]:
     """Names and cells of the tiles on the screen."""
-    yield from re.findall(r"([a-z]+ ?\d+) ([·▁▂▃▄▅▆▇█x]{4})(?= |$)", flat(seen))
+    yield from re.findall(r"([a-z]+ ?\d+) ([·▁▂▃▄▅▆▇█xX]{4})(?= |$)", flat(seen))
 
 
 async def test_late_ranks_stand_out_by_host_and_by_position(recorded: tuple[Run, Report]) -> None:
@@ -48,12 +48,13 @@ async def test_late_ranks_stand_out_by_host_and_by_position(recorded: tuple[Run,
     lag_ns = {lag.rank: lag.lag_ns for lag in report.measured.outliers.ranks}
     levels = "▁▂▃▄▅▆▇█"
     slow = {rank: levels[-(-8 * lag_ns[rank] // lag_ns[14]) - 1] for rank in range(4, 8)}
-    # the cursor is on the latest rank
-    drawn = {rank: slow.get(rank, "x" if rank == 14 else "·") for rank in range(16)}
+    # the cursor is on the latest rank, and says that it is late
+    drawn = {rank: slow.get(rank, "X" if rank == 14 else "·") for rank in range(16)}
     assert lag_ns[14] == pytest.approx(LATE_US * 1e3, rel=0.02)
     async with ReportApp(report, planted).run_test(size=LARGE) as pilot:
         assert "a cell per rank" not in flat(await see(pilot, "late ms by step", "3"))
         await see(pilot, "Rank 14 on gpu3: 2.5", "m")
+        assert "x selected, X if late · not late ▁ to █: late" in flat(screen(pilot))
         hosts = dict(cells(screen(pilot)))
         assert hosts == {f"gpu{host}": "".join(drawn[4 * host + place] for place in range(4)) for host in range(4)}
         await see(pilot, "Ranks by tensor (g: by data)", "g")

@@ -179,3 +179,16 @@ def test_parts_of_two_peaks_name_the_phase_of_each():
     assert "at the peak then in optimizer now in backward" in text([], memory=[found])
     same = found.model_copy(update={"phase": "backward"})
     assert "at the peak in backward then now" in text([], memory=[same])
+
+
+def test_a_set_has_the_same_number_for_its_step_and_its_memory_and_each_table_names_it():
+    """The first set is the smaller saving, and so below the second."""
+    first = {"loader.num_workers": 3, "ddp.no_sync": True, "ddp.comm_hook": "fp16"}
+    sets = [(first, 90_000_000), ({"optimizer.fused": True}, 50_000_000)]
+    sizes = dict.fromkeys(("now_bytes", "peak_bytes", "low_bytes", "high_bytes"), 2**21)
+    memory = [MemoryPrediction.only("not known", changes=changes, fits="unknown", **sizes) for changes, _ in sets]
+    said = text([predicted(*both) for both in sets], memory=memory)
+    named = "Set 1 loader.num_workers=3, ddp.no_sync=true, ddp.comm_hook=fp16 Set 2 optimizer.fused=true"
+    assert said.index("set 2 50.0") < said.index("set 1 90.0")
+    assert said.count(named) == 2
+    assert "set 1 2.00 MiB" in said.partition("Memory")[2]

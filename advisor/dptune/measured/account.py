@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from fractions import Fraction
 
 from pydantic import Field, computed_field, model_validator
@@ -125,7 +126,13 @@ class Account(Model):
         return self
 
     def __add__(self, other: Account) -> Account:
-        return Account(**{name: getattr(self, name) + getattr(other, name) for name in Account.model_fields})
+        return Account.together((self, other))
+
+    @staticmethod
+    def together(accounts: Iterable[Account]) -> Account:
+        """The sum of some; of none an account of no time."""
+        all_of_them = list(accounts)
+        return Account(**{name: sum(getattr(each, name) for each in all_of_them) for name in Account.model_fields})
 
 
 CLASSES = tuple(list(Account.model_fields)[1:-2])  # the fields that sum to the window
@@ -157,7 +164,4 @@ class DeviceFigures(Model):
         """Sum over the steps; raises Missing where there are none."""
         if not self.steps:
             raise Missing("no steps were found in the trace")
-        total = self.steps[0].account
-        for step in self.steps[1:]:
-            total = total + step.account
-        return total
+        return Account.together(step.account for step in self.steps)

@@ -243,13 +243,12 @@ def _bars(report: Report) -> list[Bar]:
 
 
 def reported_straggler(report: Report) -> int | None:
-    """The rank of the verdict or of advice that is not of low confidence; None where the report names none."""
+    """The rank of the verdict, of the first advice or of one not of low confidence; None where none is named."""
     straggler = report.measured.known("straggler")
     if straggler is None:
         return None
-    named = any(
-        advice.confidence != "low" and advice.title.startswith(f"Rank {straggler.rank} ") for advice in report.advice
-    )
+    found = [advice for advice in report.advice if advice.title.startswith(f"Rank {straggler.rank} ")]
+    named = any(advice.confidence != "low" or advice.rule == report.headline.rule for advice in found)
     return straggler.rank if named or report.headline.cause else None
 
 

@@ -84,12 +84,16 @@ def links(report: Report) -> Iterator[Section]:
             marks.append(charts.dot(x.at(size), y.at(rate), color, tooltip))
     picture = charts.plot(marks, _sizes(x), _rates(y), "Bus bandwidth by message size")
     colors = [
-        (color, f"{_with_rate(name, alike)}{_LINES[place % len(_LINES)][1]}")
+        (color, f"{_with_rate(name, alike)}{_LINES[place % len(_LINES)][1] if any(map(_is_fitted, alike)) else ''}")
         for place, (color, (name, alike)) in enumerate(colored)
     ]
     colors += [(_PEAK, f"peak of one GPU's links: {number(peak)} GB/s")] if peak else []
     words = "Dots: measured bus bandwidth (busbw of nccl-tests); lines: time = latency + bytes / bandwidth."
     yield Section("links", "Link bandwidth", "Links", f"{picture}{key(colors)}{note(words)}")
+
+
+def _is_fitted(link: LinkFigures) -> bool:
+    return any(True for _ in fitted(link))
 
 
 def _with_rate(name: str, alike: Sequence[LinkFigures]) -> str:

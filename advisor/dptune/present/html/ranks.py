@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
 from dptune.advice import Report
-from dptune.measured import Account, RankFigures
+from dptune.measured import Account, ArrivalFigures, RankFigures
 from dptune.present.amounts import milliseconds, ns_as_ms, percent
 from dptune.present.first_screen import reported_straggler
 from dptune.present.html import charts
@@ -54,7 +54,7 @@ def ranks(report: Report) -> Iterator[Section]:
 def lateness(report: Report) -> Iterator[Section]:
     """A row of cells for each rank, beside its late time: the stronger the color, the later it is in that step."""
     known = [(rank.rank, arrival) for rank in report.measured.ranks if (arrival := rank.known("arrival")) is not None]
-    late = _latest(known, lambda pair: sum(step.lag_ns for step in pair[1].steps))
+    late = _latest(known, lambda pair: _summed_ns(pair[1]))
     rows = [
         (rank, arrival.lag_ns, [(step.number, step.lag_ns) for step in arrival.steps])
         for rank, arrival in sorted(late, key=lambda pair: pair[0])
@@ -108,9 +108,14 @@ def _shares(account: Account) -> list[tuple[str, float]]:
     return [(kind.field, account.share(kind.field)) for kind in CLASSES]
 
 
+def _summed_ns(arrival: ArrivalFigures) -> int:
+    """How late it is over all steps: a rank that is late in a few has no lag in the median one."""
+    return sum(step.lag_ns for step in arrival.steps)
+
+
 def _lag_ns(rank: RankFigures) -> int:
     arrival = rank.known("arrival")
-    return 0 if arrival is None else arrival.lag_ns
+    return 0 if arrival is None else _summed_ns(arrival)
 
 
 def _late(pair: tuple[RankFigures, Account]) -> bool:

@@ -26,9 +26,10 @@ def points(link: LinkFigures) -> list[Point]:
 
 
 def drawable(links: Iterable[LinkFigures]) -> list[LinkFigures]:
-    """The links that were measured; none where all sizes are the same, whose rates the table of collectives has."""
+    """The links that were measured; none where each has one size, whose rates the table of collectives has."""
     found = [link for link in links if points(link)]
-    return found if len({size for link in found for size, _ in points(link)}) > 1 else []
+    sizes = ({size for link in alike for size, _ in points(link)} for alike in series(found).values())
+    return found if any(len(of_series) > 1 for of_series in sizes) else []
 
 
 def fitted(link: LinkFigures, steps: int = 40) -> Iterator[Point]:

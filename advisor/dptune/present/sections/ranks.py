@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from functools import cache, partial
 
 from dptune.advice import Report
 from dptune.advise.straggler import cause, meanwhile
@@ -115,7 +116,8 @@ def latest(report: Report) -> str:
     """The rank that the others wait for, called the straggler where the report does; "" where there is only one."""
     named = reported_straggler(report) is not None
     said = straggler(report.measured, named)
-    ruled_out = said.startswith(_LATEST) and report.trust.level != "unjudgeable"
+    found = any(re.match(r"Rank \d", advice.title) for advice in report.advice)
+    ruled_out = said.startswith(_LATEST) and report.trust.level != "unjudgeable" and not found
     return f"{said} The report does not count it as a straggler." if ruled_out else said
 
 
@@ -154,6 +156,8 @@ def lateness(rank: RankFigures, why: bool = True) -> str:
 
 
 def _row(rank: RankFigures, device: str, account: Callable[[], Account]) -> list[Cell]:
+    account = cache(account)  # a sum over the steps
+
     def part(name: str) -> Cell:
         return shown(lambda: account().share(name), percent)
 

@@ -39,8 +39,8 @@ def plan_page(plan: Plan, width: int) -> Iterator[Line]:
     yield from table(_PLAN, [_planned(candidate) for candidate in plan.candidates], width)
     if plan.candidates:
         words = (
-            f"A trial takes about {plan.trial_s:.0f} s. Rounds and minutes are what it is likely to take to show the "
-            "predicted saving, for trials that vary by 3 %; up to three candidates share a race."
+            f"A trial takes about {plan.trial_s:.0f} s. Rounds, minutes: expected effort to show a saving, if trials "
+            "vary by 3 %. Up to three candidates race together."
         )
         yield from wrapped(words, width, "  ", role="dim")
     yield from _settings({candidate.name: candidate.settings for candidate in plan.candidates}, width)

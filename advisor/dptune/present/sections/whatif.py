@@ -95,19 +95,19 @@ def _steps(whatif: WhatIf, width: int, run: str) -> Iterator[Line]:
 
 def _predicted(whatif: WhatIf, width: int, run: str) -> Iterator[Line]:
     """The sets of changes, and how to prove the best of them."""
-    predictions = whatif.predictions
-    alike = _alike(predictions)
-    if not _is_sweep(predictions):
-        predictions = sorted(predictions, key=lambda one: _times(one, whatif) if one.known("step_ns") else math.inf)
+    alike = _alike(whatif.predictions)
     if alike:
         yield from labelled("Each with", _settings(alike), width)
     names = [
         _settings({knob: value for knob, value in prediction.changes.items() if knob not in alike})
-        for prediction in predictions
+        for prediction in whatif.predictions
     ]
     fits = max(map(len, names)) <= width - _OF_FIGURES
-    short = names if fits else [f"set {number}" for number in range(1, len(names) + 1)]
-    yield from table(_COLUMNS, [_row(*both, whatif) for both in zip(short, predictions, strict=True)], width)
+    short = names if fits else [f"set {number}" for number in range(1, len(names) + 1)]  # as where memory is predicted
+    rows = list(zip(short, whatif.predictions, strict=True))
+    if not _is_sweep(whatif.predictions):
+        rows.sort(key=lambda row: _times(row[1], whatif) if row[1].known("step_ns") else math.inf)
+    yield from table(_COLUMNS, [_row(*row, whatif) for row in rows], width)
     for label, name in zip(short, names, strict=True):
         if label != name:
             yield from labelled(label.capitalize(), name, width)

@@ -20,7 +20,7 @@ _COLUMNS = (
 )
 FITS: dict[Fits, str] = {"yes": "fits", "no": "does not fit", "unknown": "unknown"}
 _ROLES: dict[Fits, Role] = {"yes": "good", "no": "error", "unknown": "warning"}
-_LONGEST_NAME = 30  # of a set of changes inside the table
+_OF_FIGURES = 46  # columns that the table takes beside the name of a set of changes
 
 
 def memory(whatif: WhatIf, width: int) -> Iterator[Line]:
@@ -36,8 +36,11 @@ def memory(whatif: WhatIf, width: int) -> Iterator[Line]:
             yield from labelled("Memory", f"Not predicted: {why}.", width, role="dim")
         return
     yield from labelled("Memory", "Peak tensor memory of a rank, with the prediction interval.", width)
-    rows = [_row(*both) for both in zip(_names(predictions), predictions, strict=True)]
-    yield from table(_COLUMNS, rows, width)
+    names = _names(predictions, width)
+    yield from table(_COLUMNS, [_row(*both) for both in zip(names, predictions, strict=True)], width)
+    for label, settings in zip(names, map(_of, predictions), strict=True):
+        if label != settings:
+            yield from labelled(label.capitalize(), settings, width)
     if len(predictions) == 1:
         parts = sorted(known[0].components, key=lambda part: -part.then_bytes)
         rows = [[part.name, data(part.then_bytes), data(part.now_bytes)] for part in parts]
@@ -58,7 +61,7 @@ def _parts(prediction: MemoryPrediction) -> tuple[Column, ...]:
 
 def _tracked(predictions: Sequence[MemoryPrediction], width: int) -> Iterator[Line]:
     """What torch's tracker counts, if it was asked."""
-    names = _names(predictions)
+    names = _names(predictions, width)
     for name, prediction in zip(names, predictions, strict=True):
         size, now = prediction.known("tracked_bytes"), prediction.known("tracked_now_bytes")
         if size is not None:
@@ -84,9 +87,14 @@ def sentence(prediction: MemoryPrediction) -> tuple[str, Role]:
     return words, _ROLES[prediction.fits]
 
 
-def _names(predictions: Sequence[MemoryPrediction]) -> list[str]:
-    names = [_settings(prediction.changes) for prediction in predictions]
-    if max(map(len, names)) <= _LONGEST_NAME:
+def _of(prediction: MemoryPrediction) -> str:
+    return _settings(prediction.changes)
+
+
+def _names(predictions: Sequence[MemoryPrediction], width: int) -> list[str]:
+    """The settings of each, or its number where they are too long for the table."""
+    names = [_of(prediction) for prediction in predictions]
+    if max(map(len, names)) <= width - _OF_FIGURES:
         return names
     return [f"set {number}" for number in range(1, len(names) + 1)]
 
@@ -110,4 +118,4 @@ def _capacity(prediction: MemoryPrediction, width: int) -> Iterator[Line]:
         return
     overhead = prediction.known("overhead_bytes")
     more = f" Context, libraries and unused reserved memory take {data(overhead)} on top." if overhead else ""
-    yield from labelled("Fits", f"Up to 90 % of the {data(capacity)} that a rank may use.{more}", width, role="dim")
+    yield from labelled("Fits", f"If a rank uses at most 90 % of its {data(capacity)}.{more}", width, role="dim")

@@ -33,7 +33,7 @@ from dptune.present.tui.pane import FRAMED, hue, style_of
 from dptune.present.tui.target import GoTo
 from dptune.present.visible import visible
 
-_CURSOR = "x"
+_CURSOR, _CURSOR_LATE = "x", "X"
 
 
 class RankMap(VerticalScroll, can_focus=True):
@@ -166,7 +166,7 @@ class RankMap(VerticalScroll, can_focus=True):
             visible(f"Ranks by {self.grouping.by}{f' (g: by {following})' * (following != self.grouping.by)}")
         )
         late = f"▁ to █: late, own delay up to {ns_as_ms(self._most_ns)} ms" if self._late else "no rank is late"
-        self.border_subtitle = Text(f"{NOT_LATE} not late  {late}")
+        self.border_subtitle = Text(f"{_CURSOR} selected, {_CURSOR_LATE} if late  {NOT_LATE} not late  {late}")
         at, _ = self._places()[self.rank]
         self.call_after_refresh(self._scroll_to_row, at)  # once the tiles have their height
 
@@ -192,5 +192,5 @@ class RankMap(VerticalScroll, can_focus=True):
         """Its sign and style; the cursor is a letter, since a full block reversed is not seen."""
         is_late = lag.rank in self._late
         if lag.rank == self.rank:
-            return _CURSOR, hue("red bold reverse" if is_late else "bold reverse")
+            return (_CURSOR_LATE, hue("red bold reverse")) if is_late else (_CURSOR, "bold reverse")
         return (heat([lag.lag_ns], self._most_ns), hue("red")) if is_late else (NOT_LATE, "dim")
