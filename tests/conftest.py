@@ -3,6 +3,7 @@ import gc
 import importlib.util
 import json
 import os
+import random
 import shutil
 import signal
 import sys
@@ -10,9 +11,12 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.internal.conjecture import providers
+
+from . import process_state
 
 # `make tests` runs each property on so many examples, `make test-thorough` on more. How long an example takes is up to
 # what else the machine does. CI draws the same examples each time: what it finds is of the change it tests.
@@ -112,6 +116,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """
     if config.getoption("--hypothesis-profile") != "thorough" and hasattr(providers, "_get_local_constants"):
         providers._get_local_constants = lambda: providers._local_constants
+    config.pluginmanager.register(process_state)
     if getattr(config.option, "numprocesses", None) and not hasattr(config, "workerinput"):
         shared = tempfile.mkdtemp(prefix="dptune-tests-")
         config.add_cleanup(lambda: shutil.rmtree(shared, ignore_errors=True))
@@ -134,6 +139,16 @@ def pytest_collection() -> Iterator[None]:
         return (yield)
     finally:
         sys.dont_write_bytecode = before
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup() -> None:
+    """Begin each test with the same random numbers, whatever ran before it; hypothesis does so for its examples."""
+    random.seed(0)
+    np.random.seed(0)
+    torch = sys.modules.get("torch")
+    if hasattr(torch, "default_generator"):
+        torch.default_generator.manual_seed(0)
 
 
 def pytest_collection_finish() -> None:

@@ -35,6 +35,10 @@ print(json.dumps({
     "words": [sys.argv, sys.orig_argv, __file__, __name__, sys._getframe().f_back is None],
     "path": sys.path,
     "flags": str(sys.flags),
+    "dptune": {name: [one.__file__, one.__spec__.origin, type(one.__loader__).__name__, one.__package__,
+                      getattr(one, "__path__", None), getattr(one, "_HERE", None), sorted(vars(one))]
+               for name, one in sys.modules.items() if name.partition(".")[0] == "dptune"},
+    "parts": [type(sys.modules["dptune"].capture.injected.observe.places.Places).__name__],
     "torch": [torch.__file__, torch.__spec__.origin, *(type(one.__loader__).__name__ for one in (torch, torch.nn))],
     "environment": {name: value for name, value in os.environ.items() if name not in ("MASTER_PORT", "DPTUNE_TRAINER")},
     "mask": os.umask(0o22),
@@ -91,6 +95,7 @@ def test_the_script_finds_what_it_finds_where_python_is_started(tmp_path: Path, 
     assert (started.how, forked.how, forked.status) == (subprocess.Popen, forks.Forked, 3)
     assert started.printed[0]["alone"]
     assert not started.printed[0]["early"]
+    assert len(forked.printed[0]["dptune"]) > 100
     assert "torch.nn" in started.printed[0]["modules"]
 
 

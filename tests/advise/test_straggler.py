@@ -4,6 +4,7 @@ import pytest
 
 from dptune.advice import Advice, Change, Saving, Trust
 from dptune.advise.headline import headline
+from dptune.advise.next_step import with_comparison
 from dptune.advise.straggler import LEAST_STEPS_SHARE, MOST_CHANCE, straggler
 from dptune.measured import (
     Account,
@@ -360,3 +361,17 @@ def test_of_many_ranks_next_is_to_look_at_a_late_one_whose_finding_is_doubtful(m
         update={"outliers": found.model_copy(update={"late": [place.model_copy(update={"ranks": [0]})]})}
     )
     assert said(elsewhere, [doubtful, other]).rule == "XX102"
+
+
+def test_the_card_of_a_straggler_says_what_to_compare(make_late, make_advice):
+    """A finding on another rank, one with a remedy and one with a setting stay as they are."""
+    measured = make_late(6_000)
+    bare = make_advice("DP701", title="Rank 1 arrives late", changes=[])
+    others = [
+        bare.model_copy(update={"title": "Rank 0 arrives late"}),
+        bare.model_copy(update={"remedy": "Do that."}),
+    ]
+    found, *same = with_comparison([bare, *others], measured, None)
+    assert found.remedy == said(measured).next
+    assert same == others
+    assert with_comparison([bare], make_late(100), None) == [bare]

@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 
 from dptune.advise import disturbance
-from dptune.advise.unjudgeable import unjudgeable
+from dptune.advise.unjudgeable import is_why, unjudgeable
 from dptune.finding import Finding
 from dptune.measure.steps.repeating import NO_BACKWARD
 from dptune.measure.steps.sources import NO_LAUNCHES
+from dptune.trace.kineto.body import SECOND
 
 
 def without_steps(why: str = "") -> list[Finding]:
@@ -58,3 +59,17 @@ def test_inference_has_no_optimizer_steps() -> None:
     assert "after each step" in said
     assert "optimizer" not in said
     assert "`dptune report a.json --full`" in said
+
+
+@pytest.mark.parametrize(
+    ("end", "remedy"), [("", "A trace file is truncated. Copy it again"), (SECOND, "Write one trace per rank")]
+)
+def test_that_a_trace_breaks_off_is_the_reason_for_what_its_end_would_hold(end: str, remedy: str) -> None:
+    lacks = Finding(code="communication-missing", level="unjudgeable", text="rank 0: no communication was recorded")
+    cut = Finding(code="trace-partial", level="partial", text=f"a.json breaks off after 12 events, at byte 900{end}")
+    said = unjudgeable([lacks, cut], [], ["a.json"])
+    assert said.why == f"{cut.text}."
+    assert said.next.startswith(remedy)
+    assert is_why(cut, said.why)
+    assert not is_why(lacks, said.why)
+    assert is_why(lacks, unjudgeable([lacks, cut], [], ["a.json", "b.json"]).why)  # of which one is whole

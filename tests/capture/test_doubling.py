@@ -127,11 +127,3 @@ def test_errors_of_a_conversion_stay_torchs(watching):
     with pytest.raises(TypeError, match="only accepts floating point"):
         nn.Linear(4, 4).to(torch.int64)
     assert nn.ReLU().double().to(torch.float64).type(torch.float64) is not None  # without parameters
-
-
-def test_compiled_code_converts_as_before(watching):
-    """A graph break would be an error."""
-    model = nn.Linear(8, 8)
-    forward = torch.compile(lambda rows: model.to(rows.dtype)(rows), backend="eager", fullgraph=True)
-    rows = torch.randn(4, 8)
-    assert torch.equal(forward(rows), model(rows))

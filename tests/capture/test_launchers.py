@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shlex
-import socket
 import stat
 import sys
 from pathlib import Path
@@ -12,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from .. import in_process  # noqa: TID252 - tests are no installed package
+from ..launcher.launch_workers import free_port  # noqa: TID252 - tests are no installed package
 from .conftest import SHORT
 from .launching import BIN, DPTUNE, TRAIN, Done, facts_in, latest, left_behind, only_run, record_in, run
 
@@ -51,13 +51,7 @@ def srun(place: Path) -> dict[str, str]:
     program = place / "bin" / "srun"
     program.write_text(SRUN)
     program.chmod(program.stat().st_mode | stat.S_IXUSR)
-    return {"PATH": f"{place / 'bin'}:{BIN}:/usr/bin:/bin", "PORT": str(_free_port())}
-
-
-def _free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
+    return {"PATH": f"{place / 'bin'}:{BIN}:/usr/bin:/bin", "PORT": free_port()}
 
 
 def whole(done: Done, folder: Path, by: str, ranks: int = 2) -> None:
@@ -192,7 +186,7 @@ def test_a_wrapper_between_launcher_and_dptune(place: Path) -> None:
 @pytest.mark.thorough
 def test_torchrun_on_two_nodes_starts_dptune_for_each_rank(place: Path) -> None:
     """Both nodes are this machine: what matters is that the ranks of two torchruns know that they are one job."""
-    port = str(_free_port())
+    port = free_port()
     begin = "torchrun --nnodes 2 --master-addr 127.0.0.1 --master-port " + port
     dptune = f"--nproc-per-node 1 --no-python {shlex.join(DPTUNE)} profile {shlex.join(SHORT)} train.py"
     both = f"{begin} --node-rank 1 {dptune} & {begin} --node-rank 0 {dptune}; first=$?; wait $! && exit $first"
@@ -203,7 +197,7 @@ def test_torchrun_on_two_nodes_starts_dptune_for_each_rank(place: Path) -> None:
 def test_accelerate_starts_dptune_and_dptune_starts_accelerate(place: Path) -> None:
     pytest.importorskip("accelerate", reason="this launcher comes with accelerate")
     launcher = ("accelerate", "launch", "--multi_gpu", "--num_processes", "2", "--num_machines", "1")
-    settings = ("--mixed_precision", "no", "--dynamo_backend", "no", "--main_process_port", str(_free_port()))
+    settings = ("--mixed_precision", "no", "--dynamo_backend", "no", "--main_process_port", free_port())
     done = run(*launcher, *settings, "-m", "dptune", "profile", *SHORT, "train.py", cwd=place)
     whole(done, only_run(place), "launcher")
     done = run(*DPTUNE, "profile", "--run-dir", "run", *SHORT, *launcher, *settings, "train.py", cwd=place)
@@ -213,7 +207,7 @@ def test_accelerate_starts_dptune_and_dptune_starts_accelerate(place: Path) -> N
 @pytest.mark.thorough
 def test_deepspeed_starts_dptune_and_dptune_starts_deepspeed(place: Path) -> None:
     pytest.importorskip("deepspeed", reason="this launcher comes with deepspeed")
-    launcher = ("deepspeed", "--num_gpus", "2", "--no_local_rank", "--master_port", str(_free_port()))
+    launcher = ("deepspeed", "--num_gpus", "2", "--no_local_rank", "--master_port", free_port())
     env = {"DS_ACCELERATOR": "cpu"}
     command = ("dptune", "profile", *SHORT, "train.py")
     whole(run(*launcher, "--no_python", *command, cwd=place, env=env), only_run(place), "launcher")

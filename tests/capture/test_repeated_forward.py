@@ -380,7 +380,7 @@ class Classifier(nn.Module):
         super().__init__()
         self.body = layers(nn.Dropout(0.5))
 
-    def forward(self, rows):
+    def forward(self, rows, labels=None):
         return self.body(rows)
 
 
@@ -400,7 +400,12 @@ def accuracy_in_training(model, rows):
 def measured():
     """What is found in steps of a model that are followed by `after(model, rows)`, and led by `before`."""
 
-    def steps(after=lambda *_: None, before=lambda *_: None, between=lambda *_: None):
+    def steps(
+        after=lambda *_: None,
+        before=lambda *_: None,
+        between=lambda *_: None,
+        trained=lambda model, rows: model(rows),
+    ):
         torch.manual_seed(0)
         model = Classifier()
         optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
@@ -410,7 +415,7 @@ def measured():
             for _ in range(5):
                 rows = torch.randn(ROWS, WIDTH)
                 before(model, rows)
-                model(rows).square().mean().backward()
+                trained(model, rows).square().mean().backward()
                 done[0] += 1
                 between(model, rows)
                 optimizer.step()
@@ -442,6 +447,35 @@ def test_a_pass_for_a_metric_on_the_batch_that_was_trained_on(measured, when, me
     assert all(again > 0 for again in found.again_ns)
 
 
+def accuracy_with_gradients(model, rows):
+    return model(rows=rows).argmax(1)
+
+
+def accuracy_beside_a_loss(model, rows):
+    return model(rows=rows, labels=rows[:, 0])
+
+
+@pytest.mark.parametrize("when", ["before", "between", "after"])
+@pytest.mark.parametrize("metric", [accuracy_with_gradients, accuracy_beside_a_loss])
+def test_a_pass_whose_gradients_no_backward_pass_uses(measured, when, metric):
+    """It costs no backward pass; the model may compute a loss of its own when it is given labels."""
+    (found,) = measured(**{when: metric}, trained=lambda model, rows: model(rows=rows))
+    assert (found.trained, found.unused, found.in_training, found.calls, found.inputs) == (True, True, True, 2, 1)
+    assert found.graph_ns == [0] * len(found.graph_ns)
+    assert all(again > 0 for again in found.again_ns)
+
+
+def test_equal_passes_of_which_one_has_a_backward_pass(watched):
+    def losses(model, rows):
+        model(rows)
+        yield model(rows).mean()
+
+    (found,) = watched(layers(), losses)
+    assert not found.trained
+    assert found.graph_ns == [0] * len(found.graph_ns)
+    assert all(again > 0 for again in found.again_ns)
+
+
 def line_search(model, rows):
     for _ in range(3):
         for parameter in model.parameters():
@@ -455,7 +489,10 @@ def line_search(model, rows):
         {"before": accuracy},  # labels to train on, say
         {"after": lambda model, rows: accuracy(model, rows + 1)},
         {"after": lambda model, rows: accuracy(model.body[2], rows)},
-        {"after": lambda model, rows: model(rows)},  # with gradients: of another loss
+        {"after": lambda model, rows: model(rows).mean().backward()},  # another loss
+        {"before": lambda model, rows: model(rows).mean().backward()},
+        {"before": lambda model, rows: [model(rows) for _ in range(3)]},  # how far its outputs vary with dropout
+        {"before": lambda model, rows: model(rows + 1)},
         {"between": line_search},
     ],
 )

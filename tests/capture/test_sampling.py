@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 
+from dptune.capture.injected.observe.evaluation_source import evaluates_model
 from dptune.capture.injected.observe.stack_samples import _AT_ONCE_S, Sampling, _interpreter_at_once
 from dptune.runfile.slow_steps import slow_steps
 from dptune.runfile.work_between import work_between
@@ -306,3 +307,46 @@ def test_a_process_that_is_forked_meanwhile_switches_as_before():
         if not child:
             os._exit(abs(sys.getswitchinterval() - usual_s) > usual_s / 100)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+EVALUATING = """
+import torch
+
+@torch.no_grad()
+def evaluate(model, loader):
+    model.eval()
+    for rows in loader:
+        model(rows)
+
+def validate(model, loader):
+    with torch.inference_mode():
+        for rows in loader:
+            model(rows)
+
+@torch.no_grad()
+def evaluate_targets(model, rows):
+    return model(rows)
+
+def evaluate_actions(model, rows):
+    return model(rows)
+
+def train_and_evaluate(model, loader):
+    for rows in loader:
+        model(rows).sum().backward()
+    with torch.no_grad():
+        model.eval()
+
+@torch.no_grad()
+def targets(model, rows):
+    model.eval()
+"""
+
+
+def test_which_functions_evaluate(tmp_path):
+    """By their source: those whose result a step needs have neither `.eval()` nor a loop."""
+    file, names = tmp_path / "train.py", {}
+    file.write_text(EVALUATING)
+    exec(compile(EVALUATING, str(file), "exec"), names)
+    functions = {name: getattr(each, "__wrapped__", each) for name, each in names.items() if callable(each)}
+    found = {name for name, each in functions.items() if evaluates_model(each.__code__)}
+    assert found == {"evaluate", "validate"}

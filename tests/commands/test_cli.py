@@ -3,6 +3,7 @@ from __future__ import annotations
 import importlib
 import os
 import platform
+import re
 import subprocess
 import sys
 from importlib import metadata
@@ -15,6 +16,8 @@ import dptune
 from dptune.cli import VERBS, main
 from dptune.commands.version import PACKAGES
 from dptune.errors import RunError, UsageError
+from dptune.knobs import KNOBS
+from dptune.whatif.scenarios import SCENARIOS
 
 
 @pytest.fixture
@@ -62,6 +65,10 @@ def test_help_is_wrapped_to_the_terminal_and_examples_are_not(
     assert "run `dptune profile\ntrain.py ARGS`; everything after the script belongs to the\n" in said
     text = said.partition("Instead of")[2].partition("examples:")[0]
     assert max(map(len, text.splitlines())) <= 60
+    for columns in range(60, 81):  # at one of these widths a line would end before the sign
+        monkeypatch.setenv("COLUMNS", str(columns))
+        assert main(["tune", "--help"]) == 0
+        assert not re.search(r"\n *%|\N{NO-BREAK SPACE}", capsys.readouterr().out)
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
@@ -279,3 +286,15 @@ def test_a_working_directory_that_was_removed_is_named(
         "dptune: error: the working directory no longer exists",
         "hint: change to a folder that exists",
     ]
+
+
+def test_the_help_of_predictions_names_each_setting_that_only_a_prediction_has(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert main(["whatif", "--help"]) == 0
+    said = capsys.readouterr().out
+    assert [name for name in SCENARIOS if name not in KNOBS and not re.search(rf"\b{re.escape(name)}\b", said)] == [
+        "model.dtype"  # as "fsdp and model dtypes"
+    ]
+    assert max(map(len, said.splitlines())) < 80

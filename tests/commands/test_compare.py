@@ -245,7 +245,7 @@ def test_settings_that_differ_are_told_with_their_line(recorded: Any, capsys: py
     b = recorded("b", 1.1, loaders=[{**loaders[0], "num_workers": 4}])
     assert main(["compare", recorded("a"), b]) == 0
     page = said(capsys)
-    assert "; loader.num_workers went from 0 to 4." in page
+    assert "; loader.num_workers changed from 0 to 4." in page
     assert "Settings that differ loader.num_workers (train.py:106): 0 in A, 4 in B" in page
 
 

@@ -272,7 +272,7 @@ def test_a_script_that_fails_ends_it_with_status_1(project: Path, trials: Trials
     [
         (
             {"working_directory": "/nowhere"},
-            "started in /nowhere, which is not here",
+            "started in /nowhere, which does not exist here",
             "dptune tune train.py ITS ARGUMENTS",
         ),
         ({"command": ["python", "gone.py"]}, "no such script: gone.py", "-- train.py ITS ARGUMENTS"),

@@ -39,6 +39,7 @@ from dptune.measured import (
     StepAccount,
     StepTime,
 )
+from dptune.present.sections.comparison import _kind, _values, signed
 from dptune.present.sections.comparison import page as lines
 from dptune.runfile.communication import DdpFacts
 from dptune.runfile.facts import Facts, OptimizerFacts
@@ -205,6 +206,22 @@ def test_swapping_the_sides_negates_every_difference(a: Any, b: Any) -> None:
     assert [c.difference_ns for c in back.categories] == [-c.difference_ns for c in there.categories]
     for mine, theirs in zip(there.ranks, back.ranks, strict=True):
         assert theirs.compute_ns.difference == -mine.compute_ns.difference
+
+
+@pytest.mark.parametrize(
+    ("ms", "words"), [(0.004, "0"), (0.006, "+0.01"), (-0.006, "-0.01"), (-1.5, "-1.50"), (12.0, "+12.0")]
+)
+def test_a_small_difference_has_one_sign(ms: float, words: str) -> None:
+    assert signed(ms) == words
+
+
+def test_directions_of_copies_are_called_as_in_a_report_and_values_have_separators() -> None:
+    assert [_kind(kind) for kind in ("h2d pageable", "d2d", "all_reduce")] == [
+        "host to device pageable",
+        "on the device",
+        "all_reduce",
+    ]
+    assert _values([12609536, None, True, 0.5]) == "12,609,536 or unset or True or 0.5"
 
 
 def test_a_step_is_apportioned_as_by_hand() -> None:
@@ -472,7 +489,7 @@ def test_why_waiting_and_transfer_are_not_told_apart_is_said() -> None:
     )
     less = run("b1", 100, parts={"compute_ns": 60, "exposed_transfer_ns": 39, "exposed_unsplit_ns": 1})
     assert compared(run("a", 99, parts=split), [less, some]).remarks == [
-        "exposed communication and waiting for ranks are shown together: 4 % of it cannot be separated in b2 (B)"
+        "exposed communication and waiting for ranks are shown together: 4 % of this time in b2 (B) cannot be split"
     ]
     none = {"compute_ns": 60, "exposed_unsplit_ns": 40}
     assert compared(run("a", 100, parts=none), run("b", 101, parts=none)).remarks == []  # no run tells them apart
@@ -710,7 +727,7 @@ def test_the_sentence_of_the_largest_classes_and_the_settings() -> None:
     )
     assert why(a, b) == (
         "B is 12.1 ms per step slower (14 %): exposed communication and waiting +11.8 ms; "
-        "ddp.bucket_cap_mb went from 25.0 to 0.05 and optimizer went from unset to SGD."
+        "ddp.bucket_cap_mb changed from 25.0 to 0.05 and optimizer changed from unset to SGD."
     )
     assert why(b, a).startswith("B is 12.1 ms per step faster (12 %): exposed communication and waiting -11.8 ms; ")
 

@@ -3,13 +3,16 @@
 Importing torch is most of what a short recording costs. tests/forks.py starts this once, with this folder alone on
 PYTHONPATH, and asks for processes. Each gets the words, the environment, the folder and the streams of its request; it
 has no torch in sys.modules, and goes on where Python was: with the `sitecustomize` of dptune, then with the script.
-There `import torch` is an import like any other, whose end is what the one here ended with. What C++ libraries take
-apart at the end of a process stays whole, 0.2 s, as in every child that a recorded script forks.
+There `import torch` is an import like any other, whose end is what the one here ended with; so are those of dptune's
+modules, which take 0.2 s where they are made anew. What C++ libraries take apart at the end of a process stays whole,
+0.2 s, as in every child that a recorded script forks.
 """
 
 import _testinternalcapi
+import ast
 import ctypes
 import gc
+import importlib
 import importlib.util
 import json
 import os
@@ -22,6 +25,9 @@ from pathlib import Path
 TESTS = Path(__file__).resolve().parents[1]
 SERVER = "TESTS_FORK_SERVER"  # the socket over which requests come
 LONGEST = 1 << 18  # bytes of a request
+# What each recorded process imports of dptune, with what these import; and how a module asks the process at its import.
+RECORDS = ("start", "applying.seeding", "record.recorder")
+ASKS = {"cwd", "environ", "getcwd", "getpid"}
 
 
 class _Loaded:
@@ -50,6 +56,70 @@ class _Loaded:
         module.__spec__ = self._spec
         module.default_generator.seed()
         sys.modules.update(self._modules)
+
+
+class _Kept:
+    """Finds modules of dptune, and loads them by giving back what their import left: no class is made again.
+
+    What a module imports is imported again, so that the same modules are there as where Python is started, and what it
+    asks of the process is asked again. The package itself is an import like any other: where it is depends on who asks.
+    """
+
+    def __init__(self):
+        torchs = _names_of("torch")
+        for name in RECORDS:
+            importlib.import_module(f"dptune.capture.injected.{name}")
+        assert _names_of("torch") == torchs, "a script would find more of torch than there is where Python is started"
+        modules = {name: sys.modules.pop(name) for name in _names_of("dptune")}
+        for name, module in modules.items():
+            package, _, part = name.rpartition(".")
+            if vars(modules.get(package, object)).get(part) is module:
+                delattr(modules[package], part)  # else `from package import part` would import nothing
+        del modules["dptune"]
+        self._modules = {name: (module, module.__spec__, _to_run_again(module)) for name, module in modules.items()}
+
+    def find_spec(self, name, path=None, target=None):
+        """Answer for a module that was loaded from one of these folders."""
+        if name not in self._modules:
+            return None
+        _, spec, _ = self._modules[name]
+        file = Path(spec.origin)
+        folder = file.parents[spec.submodule_search_locations is not None]
+        if str(folder) not in (path or ()):
+            return None
+        found = importlib.util.spec_from_loader(name, self, origin=spec.origin, is_package=False)
+        found.submodule_search_locations = spec.submodule_search_locations
+        return found
+
+    def create_module(self, spec):
+        """The module that was loaded."""
+        return self._modules[spec.name][0]
+
+    def exec_module(self, module):
+        """What it imports is there again."""
+        _, module.__spec__, code = self._modules[module.__name__]
+        exec(code, vars(module))
+
+
+def _names_of(package):
+    return [name for name in sys.modules if name == package or name.startswith(f"{package}.")]
+
+
+def _to_run_again(module):
+    """The statements of a module that import, or assign what they ask of the process."""
+    source = Path(module.__file__).read_text(encoding="utf-8")
+    tree = ast.parse(source)
+    tree.body = [statement for statement in tree.body if _is_to_run_again(statement)]
+    return compile(tree, module.__file__, "exec")
+
+
+def _is_to_run_again(statement):
+    inner = list(ast.walk(statement))
+    if isinstance(statement, (ast.If, ast.Try)):
+        return any(isinstance(each, (ast.Import, ast.ImportFrom)) for each in inner)
+    if isinstance(statement, (ast.Assign, ast.AnnAssign)):
+        return any(isinstance(each, ast.Attribute) and each.attr in ASKS for each in inner)
+    return isinstance(statement, (ast.Import, ast.ImportFrom))
 
 
 class _Fork(BaseException):
@@ -141,7 +211,7 @@ def _main(asked):
     _run("without_compiler", TESTS / "without_compiler" / "sitecustomize.py")
     import torch  # noqa: F401 - that it is loaded is what this is for
 
-    loaded = _Loaded()
+    kept, loaded = _Kept(), _Loaded()
     gc.collect()
     gc.freeze()
     assert len(list(Path("/proc/self/task").iterdir())) == 1, "only one thread is forked"
@@ -156,7 +226,7 @@ def _main(asked):
             os._exit(launcher.main(sys.argv[1:], _fork_rank))
         except _Fork as fork:
             fork.start()
-    sys.meta_path.insert(0, loaded)
+    sys.meta_path[:0] = [loaded, kept]
     *first, last = os.environ["PYTHONPATH"].split(os.pathsep)
     sys.path[:0] = first
     for folder in first:

@@ -11,8 +11,8 @@ import subprocess
 import sys
 
 
-def _free_port():
-    """Outside of what the system gives to others, and of no other process that looks for one."""
+def free_port():
+    """Outside of what the system gives to others, and of no other process that looks for one here."""
     for port in range(10_000 + os.getpid() % 20_000, 32_000):
         with socket.socket() as asked:
             try:
@@ -32,7 +32,7 @@ def main(words, start=_started):
     """Start the ranks; the first status that is not 0."""
     options = [word for word in words if word.startswith("--")][:2]
     (count,) = (option.partition("=")[2] for option in options if option.startswith("--nproc-per-node="))
-    shared = {"WORLD_SIZE": count, "LOCAL_WORLD_SIZE": count, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": _free_port()}
+    shared = {"WORLD_SIZE": count, "LOCAL_WORLD_SIZE": count, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
     launched = {"TORCHELASTIC_RUN_ID": "none", "TORCHELASTIC_RESTART_COUNT": "0"}
     ranks = [
         start(

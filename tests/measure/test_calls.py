@@ -139,11 +139,22 @@ def test_buckets_are_reduced_once_per_backward_pass():
     assert bytes_of(with_sizes(reduces(None, None, None), [], BUCKETS)) == [None, None, None]
 
 
-def test_steps_of_the_detailed_window_that_differ_tell_no_sizes():
+def test_steps_of_the_detailed_window_that_differ():
+    """Threads of gloo may start calls in another order; the order of the buckets is known."""
     alike = [*reduces(7, 8), *reduces(7, 8, step=1)]
     assert bytes_of(with_sizes(reduces(None, None), alike, BUCKETS)) == [7, 8]
-    other = [*reduces(7, 8), *reduces(8, 7, step=1)]
+    other = [*reduces(8, 7), *reduces(7, 8, step=1), *reduces(7, 8, step=2)]
     assert bytes_of(with_sizes(reduces(None, None), other, BUCKETS)) == [100, 200]
+    assert bytes_of(with_sizes(reduces(None, None), other, None)) == [7, 8]
+    assert bytes_of(with_sizes(reduces(None, None), [*other, *reduces(7, 9, step=3)], None)) == [None, None]
+
+
+@pytest.mark.parametrize(("static", "sizes"), [(False, [400, 48]), (True, [400, 400])])
+def test_a_search_for_unused_parameters_reduces_flags_beside_the_buckets(static, sizes):
+    ddp = DdpFacts("Net", bucket_sizes=[400], find_unused_parameters=True, static_graph=static)
+    facts = Facts(0, ddp=[ddp])
+    detailed = [*reduces(400, 48), *reduces(48, 400, step=1), *reduces(400, 48, step=2)]
+    assert bytes_of(with_sizes(reduces(None, None), detailed, facts)) == sizes
 
 
 def test_buckets_of_gradients_of_one_type_have_that():

@@ -406,7 +406,7 @@ def test_a_rank_that_is_late_in_every_second_step(tmp_path):
     ]
     found = measure_events(tmp_path, *mixed).straggler
     assert (found.rank, found.lag_ns, found.late_share, found.steps_share) == (2, 3_000 * US, 0.5, 1.0)
-    assert (found.mean_lag_ns, found.when) == (1_500 * US, "in 50 % of the steps")
+    assert (found.mean_lag_ns, found.when) == (1_500 * US, "in 50 % of the traced steps")
 
 
 @pytest.mark.parametrize(

@@ -131,7 +131,7 @@ def test_where_all_share_there_is_no_fit():
     ranks = ran(found)
     (one,) = links(match(ranks, 2), ranks, figures(), None)
     assert (one.calls, one.shared_calls) == (0, 3)
-    assert one.missing["alpha_us"] == "every call shared its time with another collective"
+    assert one.missing["alpha_us"] == "every call overlapped another collective"
 
 
 def test_a_call_without_duration_tells_nothing():

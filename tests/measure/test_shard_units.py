@@ -120,6 +120,7 @@ def test_of_a_recording_of_cards():
     ("exposed", "hidden", "ahead", "compute", "why"),
     [
         (6, 4, 0.25, 12, "enough compute in total, but only 25.0 % of gathers are issued ahead."),
+        (6, 4, 0.0, 12, "enough compute in total, but no gather is issued ahead."),
         (6, 4, 0.5, 12, "enough compute in total, but too little next to single collectives."),
         (6, 4, 0.0, 8, "at least 1.00 ms stay exposed, even if every unit is prefetched."),
         (2, 8, 1.0, 50, "of which 1.00 ms are exposed."),

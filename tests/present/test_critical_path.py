@@ -88,13 +88,13 @@ def test_the_bound_of_a_faster_host_is_that_of_the_rank_whose_path_it_is(report:
 def test_waiting_for_other_ranks_adds_to_the_bound(report: Report) -> None:
     """25 % idle and 10 % waiting for others, whose hosts may be late: 3.5 ms of 10. Transfer takes no host."""
     told = said(report, "traced", 255, LATE, exposed_waiting_ns=100, exposed_transfer_ns=50)
-    assert "Faster host code, loader and driver calls save up to 3.50 ms: " in told
+    assert "Faster host code, data loading and driver calls save up to 3.50 ms: " in told
     assert (
         "rank 0's device does not compute for 2.50 ms while the host is on the critical path, and rank 0 waits 1.00 ms "
         "for other ranks." in told
     )
     told = said(report, "traced", 255, LATE, exposed_unsplit_ns=100)
-    assert "Faster host code, loader and driver calls save up to 3.50 ms: " in told
+    assert "Faster host code, data loading and driver calls save up to 3.50 ms: " in told
     assert "rank 0 waits up to 1.00 ms for other ranks." in told
 
 
@@ -108,4 +108,4 @@ def test_how_long_memory_calls_keep_the_device_idle_is_said_where_it_is_most(rep
 def test_no_host_saves_more_than_the_device_does_not_compute(report: Report) -> None:
     """A collective ran while the host was late, too, and is both: of 10 ms the device computes for 7."""
     told = said(report, "traced", 50, LATE, exposed_waiting_ns=250)
-    assert "Faster host code, loader and driver calls save up to 3.00 ms: " in told
+    assert "Faster host code, data loading and driver calls save up to 3.00 ms: " in told

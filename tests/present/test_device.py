@@ -189,19 +189,19 @@ def test_memory_that_is_not_known_is_one_reason_and_what_is_known_beside_it(repo
 @pytest.mark.parametrize(
     ("growth", "least", "words"),
     [
-        (0, None, "As much is allocated at the end of a step as at the end of the step before (median)."),
+        (0, None, "Allocated memory does not grow from step to step (median)."),
         (
             2**20,
             None,
-            "At the end of a step, 1.00 MiB more is allocated than at the end of the step before (median); with fewer "
-            "than 4 consecutive steps this does not show a leak.",
+            "Allocated memory grows by 1.00 MiB per step (median); fewer than 4 consecutive steps were recorded, so "
+            "this is no evidence of a leak.",
         ),
-        (2**20, 0, "than at the end of the step before (median), but not in every step."),
-        (2**20, 2**19, "than at the end of the step before (median), in every step."),
-        (-(2**20), None, "1.00 MiB less is allocated than at the end of the step before (median)."),
+        (2**20, 0, "Allocated memory grows by 1.00 MiB per step (median), but not in every step."),
+        (2**20, 2**19, "Allocated memory grows by 1.00 MiB per step (median), in every step."),
+        (-(2**20), None, "Allocated memory shrinks by 1.00 MiB per step (median)."),
     ],
 )
-def test_growth_says_between_which_moments_and_whether_it_may_be_a_leak(
+def test_growth_is_that_of_a_step_and_says_whether_it_may_be_a_leak(
     report: Report, growth: int, least: int | None, words: str
 ) -> None:
     known = {"window": "detailed", "allocations_per_step": 7, "allocated_bytes_per_step": 2048}

@@ -95,7 +95,9 @@ def test_figures_of_traced_steps_of_one_rank_of_three_hundred(reached: Report) -
     page = shown(of_one)
     assert "1.00 PFLOP/s in total, extrapolated from 1 of 300 ranks (20.0 ms per traced step)" in page
     assert "1,600 per device (extrapolated from 1 of 300 ranks)" in page
-    assert "Steps are traced: without the profiler, MFU and rates are higher and cost is lower." in page
+    assert "Steps are traced: without the profiler, MFU and rates are higher." in page
+    priced = shown(of_one.model_copy(update={"cost": Cost.only("not priced", gpu_hour_price=2.0)}))
+    assert "Steps are traced: without the profiler, MFU and rates are higher and cost is lower." in priced
     assert "over all ranks (extrapolated from 1 of 300 ranks)" in " ".join(sections(of_one, ["input"]).split())
 
 

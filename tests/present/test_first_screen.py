@@ -252,6 +252,9 @@ def test_limits_end_with_a_whole_clause() -> None:
     assert _whole_clauses(limit, 70, 1) == ran
     assert _whole_clauses(limit, 70, 2) == _whole_clauses(limit, 66, 1) == limit  # a narrow page has twice the lines
     assert _whole_clauses("x" * 200, 70, 1) == "x" * 200
+    queued = "the first traced step starts with 10.5 ms of queued work"
+    assert _whole_clauses(f"{queued}: record more steps", 70, 1) == queued
+    assert _whole_clauses(f"overhead: {'x' * 70}", 70, 1).startswith("overhead: x")  # no label alone
 
 
 def test_it_is_drawn_in_ascii_where_blocks_cannot_be() -> None:

@@ -70,6 +70,8 @@ def test_an_upper_bound_above_half_of_the_step_is_no_saving_in_any_format():
     assert f"| {words} (60.0 %), not predicted" in markdown.text(tripped)
     risk = one.model_copy(update={"remedy": "Copy the tensors."})
     assert "change: Copy the tensors." in " ".join(paint(page(gate(tripped=[risk]), 200), False).split())
+    late = one.model_copy(update={"remedy": "Find out what rank 2 does."})
+    assert "check: Find out what rank 2 does." in " ".join(paint(page(gate(tripped=[late]), 200), False).split())
     assert "saves 1.00 to 2.00 ms of each" in " ".join(paint(page(gate(tripped=[one]), 200), False).split())
 
 

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import os
 import re
 import shutil
+import signal
 import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
 from html import unescape
 from pathlib import Path
 from typing import Any
@@ -25,30 +30,76 @@ from .. import reading  # noqa: TID252 - tests are no installed package
 from .test_html import EVIL, LANES, page_of, whole_page
 
 SAMPLES = Path(__file__).parents[2] / "sample_traces"
+# Whenever it starts, the browser asks its maker's servers for the time, accounts and models: it finds no host.
 QUIET = (
     *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync"),
     *("--disable-background-networking", "--disable-component-update", "--hide-scrollbars"),
+    *("--password-store=basic", "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1"),
 )
 BROWSER_ITSELF = "not an origin"  # who asks for what no page asked for, such as the time
+# A start takes 1 to 4 s, and one that hung took 525 s.
+ENDS_WITHIN_S = (60, 240, 900)
+
+
+@dataclass
+class Browser:
+    """The browser, with one profile for all pages: to make one takes longer."""
+
+    program: str
+    profiles: Iterator[Path]
+    profile: Path
+
+    def __call__(self, *words: str) -> subprocess.CompletedProcess[str]:
+        """Start it with its options and these words to its end; with another profile where it does not end."""
+        for within_s in ENDS_WITHIN_S:
+            command = [self.program, *QUIET, f"--user-data-dir={self.profile}", *words]
+            pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+            with subprocess.Popen(command, text=True, start_new_session=True, **pipes) as started:
+                try:
+                    out, err = started.communicate(timeout=within_s)
+                    break
+                except subprocess.TimeoutExpired:
+                    os.killpg(started.pid, signal.SIGKILL)
+                    self.profile = next(self.profiles)
+        else:
+            pytest.fail(f"the browser did not end within {within_s} s: {words}")
+        assert started.returncode == 0, err
+        return subprocess.CompletedProcess(command, 0, out, err)
 
 
 @pytest.fixture(scope="module")
-def chromium(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """The browser with its options, and one profile for all pages: to make one takes longer."""
+def chromium(tmp_path_factory: pytest.TempPathFactory) -> Browser:
     found = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     if found is None:
         pytest.skip("no Chromium is installed to open the page in")
-    return [found, *QUIET, f"--user-data-dir={tmp_path_factory.mktemp('profile')}"]
+    profiles = (tmp_path_factory.mktemp("profile") for _ in itertools.count())
+    return Browser(found, profiles, next(profiles))
 
 
-def opened(chromium: list[str], file: Path, *options: str) -> str:
+HANGS_WITH_THE_FIRST = """#!/bin/sh
+case "$1" in *=first) sleep 600 & wait;; esac
+echo "$@"
+"""
+
+
+def test_a_browser_that_hangs_is_ended_and_started_with_another_profile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it started holds its output open, and is ended with it."""
+    monkeypatch.setitem(globals(), "QUIET", ())
+    monkeypatch.setitem(globals(), "ENDS_WITHIN_S", (1, 300))
+    (tmp_path / "browser").write_text(HANGS_WITH_THE_FIRST)
+    (tmp_path / "browser").chmod(0o755)
+    browser = Browser(str(tmp_path / "browser"), iter([Path("second")]), Path("first"))
+    assert browser("page.html").stdout == "--user-data-dir=second page.html\n"
+
+
+def opened(chromium: Browser, file: Path, *options: str) -> str:
     """What the browser writes on stderr while it opens the file."""
-    words = [*chromium, "--enable-logging=stderr", *options]
-    done = subprocess.run([*words, file.as_uri()], capture_output=True, text=True, check=True, timeout=900)
-    return done.stderr
+    return chromium("--enable-logging=stderr", *options, file.as_uri()).stderr
 
 
-def told(chromium: list[str], file: Path) -> tuple[list[str], list[str]]:
+def told(chromium: Browser, file: Path) -> tuple[list[str], list[str]]:
     """What stands on the page's console, and the addresses that the page asked for."""
     log = file.parent / "net.json"
     written = opened(chromium, file, f"--log-net-log={log}", "--dump-dom")
@@ -68,7 +119,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return file
 
 
-def seen(chromium: list[str], file: Path, wide: int, *options: str) -> Image.Image:
+def seen(chromium: Browser, file: Path, wide: int, *options: str) -> Image.Image:
     picture = file.parent / "picture.png"
     opened(chromium, file, f"--screenshot={picture}", f"--window-size={wide},900", *options)
     with Image.open(picture) as image:
@@ -79,7 +130,7 @@ def brightness(image: Image.Image) -> float:
     return ImageStat.Stat(image.convert("L")).mean[0]
 
 
-def test_what_the_checks_below_look_for_is_seen_where_it_is(chromium: list[str], tmp_path: Path) -> None:
+def test_what_the_checks_below_look_for_is_seen_where_it_is(chromium: Browser, tmp_path: Path) -> None:
     """A page that runs a script and fetches a picture."""
     file = tmp_path / "other.html"
     file.write_text('<!doctype html><img src="http://127.0.0.1:9/x.png"><script>console.log("hello")</script>')
@@ -88,11 +139,11 @@ def test_what_the_checks_below_look_for_is_seen_where_it_is(chromium: list[str],
     assert asked == ["http://127.0.0.1:9/x.png"]
 
 
-def test_no_message_and_no_request(chromium: list[str], recorded: Path) -> None:
+def test_no_message_and_no_request(chromium: Browser, recorded: Path) -> None:
     assert told(chromium, recorded) == ([], [])
 
 
-def test_names_of_a_trace_run_nothing_and_fetch_nothing(chromium: list[str], report: Report, tmp_path: Path) -> None:
+def test_names_of_a_trace_run_nothing_and_fetch_nothing(chromium: Browser, report: Report, tmp_path: Path) -> None:
     worse = f"{EVIL}<img src=http://127.0.0.1:9/x.png onerror=alert(1)><svg onload=console.log(1)>]]>--></style>"
     trap = report.model_copy(
         update={
@@ -105,7 +156,7 @@ def test_names_of_a_trace_run_nothing_and_fetch_nothing(chromium: list[str], rep
     assert told(chromium, file) == ([], [])
 
 
-def test_light_and_dark(chromium: list[str], recorded: Path) -> None:
+def test_light_and_dark(chromium: Browser, recorded: Path) -> None:
     light = seen(chromium, recorded, 1200, "--blink-settings=preferredColorScheme=1")
     dark = seen(chromium, recorded, 1200, "--blink-settings=preferredColorScheme=0")
     assert brightness(light) > 180
@@ -114,7 +165,7 @@ def test_light_and_dark(chromium: list[str], recorded: Path) -> None:
         assert len(picture.getcolors(1 << 20) or []) > 100  # words and pictures, no empty page
 
 
-def test_a_narrow_window_shows_it_too(chromium: list[str], recorded: Path) -> None:
+def test_a_narrow_window_shows_it_too(chromium: Browser, recorded: Path) -> None:
     picture = seen(chromium, recorded, 500, "--blink-settings=preferredColorScheme=1")
     assert picture.size[0] == 500
     edge = picture.crop((490, 0, 500, 900))
@@ -130,17 +181,11 @@ document.querySelector("iframe").addEventListener("load", event => {{
 </script>"""
 
 
-def framed(chromium: list[str], file: Path, what: str) -> Any:
+def framed(chromium: Browser, file: Path, what: str) -> Any:
     """What a function of JavaScript returns of the page, 390 px wide."""
     frame = file.parent / "frame.html"
     frame.write_text(FRAME.format(file=file.as_uri(), what=what))
-    done = subprocess.run(
-        [*chromium, "--allow-file-access-from-files", "--dump-dom", "--virtual-time-budget=5000", frame.as_uri()],
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=900,
-    )
+    done = chromium("--allow-file-access-from-files", "--dump-dom", "--virtual-time-budget=5000", frame.as_uri())
     found = re.search(r"found:(.*):end", done.stdout, re.DOTALL)
     assert found, done.stdout[:500]
     return json.loads(unescape(found[1]))
@@ -167,7 +212,7 @@ def pages(name: str, report: Report, real_traces: Path) -> str:
 
 @pytest.mark.parametrize("name", ["nanogpt_8xh100", "torchrec_straggler_4xv100", "names of any length"])
 def test_nothing_runs_over_the_edge_of_a_phone(
-    chromium: list[str], tmp_path: Path, real_traces: Path, report: Report, name: str
+    chromium: Browser, tmp_path: Path, real_traces: Path, report: Report, name: str
 ) -> None:
     file = tmp_path / "report.html"
     file.write_text(pages(name, report, real_traces))
@@ -193,7 +238,7 @@ SORTED = """page => {
 
 
 @pytest.fixture(scope="module")
-def found_in_sample(chromium: list[str], recorded: Path) -> Any:
+def found_in_sample(chromium: Browser, recorded: Path) -> Any:
     """What OVERFLOW, PARTS, SORTED and NAMED find, in one start of the browser."""
     return framed(chromium, recorded, f"page => [{OVERFLOW}, {PARTS}, {SORTED}, {NAMED}].map(find => find(page))")
 
@@ -224,7 +269,7 @@ def test_a_click_on_a_header_sorts_its_table(found_in_sample: list[Any]) -> None
     assert set(states[1:]) == {None}
 
 
-def test_a_long_table_is_cut_on_paper_and_says_so(chromium: list[str], tmp_path: Path) -> None:
+def test_a_long_table_is_cut_on_paper_and_says_so(chromium: Browser, tmp_path: Path) -> None:
     rows = [[f"row {number}"] for number in range(1_000)]
     file, paper = tmp_path / "long.html", tmp_path / "long.pdf"
     file.write_text(
@@ -234,7 +279,7 @@ def test_a_long_table_is_cut_on_paper_and_says_so(chromium: list[str], tmp_path:
     assert 1 <= len(re.findall(rb"/Type\s*/Page\b", paper.read_bytes())) <= 2
 
 
-def test_it_prints(chromium: list[str], recorded: Path) -> None:
+def test_it_prints(chromium: Browser, recorded: Path) -> None:
     paper = recorded.parent / "report.pdf"
     opened(chromium, recorded, f"--print-to-pdf={paper}", "--no-pdf-header-footer")
     written = paper.read_bytes()

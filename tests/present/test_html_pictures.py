@@ -279,7 +279,9 @@ def test_the_bandwidth_of_links_is_drawn_with_the_peak_and_what_was_fitted(repor
     written = body(links(of(report, measured_run(links=[link("trace", 25.0), link("sweep", None)]))))
     dots = [path for path in elements(written, "path") if path.get("class") == "dot"]
     assert len(dots) == 12
-    assert len(elements(written, "polyline")) == 3  # two fits and the peak
+    dashes = [line.get("stroke-dasharray") for line in elements(written, "polyline")]
+    assert len(dashes) == len(set(dashes)) == 3  # the peak and two fits, told from each other without color
+    assert written.count("(dotted)") == 1
     assert "peak of one GPU&#x27;s links: 25.0 GB/s" in written
     assert "15.0 GB/s (60.0 % of peak)" in written
     heights = [float(str(dot.get("d")).split(" ")[1].removesuffix("h0")) for dot in dots[:6]]

@@ -55,7 +55,7 @@ def test_what_is_not_fitted_says_why(report: Report) -> None:
 
 
 def test_where_nothing_is_fitted_one_sentence_says_why(report: Report) -> None:
-    other = "every call shared its time with another collective"
+    other = "every call overlapped another collective"
     shared = LinkFigures.only(
         other,
         **{"kind": "broadcast", "ranks": [0, 1], "scope": "unknown", "basis": "trace", "calls": 0, "sizes": []},

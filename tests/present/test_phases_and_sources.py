@@ -159,3 +159,22 @@ def test_communication_that_no_step_launched_says_so_in_place_of_a_number_of_cal
     page = " ".join(text(_with(told, [row, unlaunched])).split())
     assert "p2p default_pg backward [a] 9.0 % 21.0 % 30.0 %" in page
     assert "[a] not measured: launched before the first traced step, or its launch was not recorded" in page
+
+
+def test_why_phases_are_not_known_is_said_once(told: Report) -> None:
+    reason = "it looks like inference"
+    measured = told.measured
+    rows = [
+        row.model_copy(update={"phase": None, "missing": {**row.missing, "phase": reason}})
+        for row in measured.overlap.rows
+    ]
+    without = measured.model_copy(
+        update={
+            "phases": None,
+            "missing": {**measured.missing, "phases": reason},
+            "overlap": measured.overlap.model_copy(update={"rows": rows}),
+        }
+    )
+    lines = section(text(told.model_copy(update={"measured": without})), "Phases and overlap")
+    assert " ".join(lines).count(reason) == 1
+    assert "kind group calls hidden exposed overlap" in [" ".join(line.split()) for line in lines]

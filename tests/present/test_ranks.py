@@ -68,6 +68,9 @@ def test_a_rank_that_is_last_in_few_steps_is_not_called_late(report: Report) -> 
 def test_a_rank_that_the_report_does_not_name_is_no_straggler(report: Report) -> None:
     often = late(report, [2_000_000, 2_000_000, 0], 2_000_000, steps_share=0.67)
     assert latest(often).startswith("Latest: rank 1 is ")
+    assert latest(often).endswith("The report does not count it as a straggler.")
+    unreliable = often.trust.model_copy(update={"level": "unjudgeable"})
+    assert not latest(often.model_copy(update={"trust": unreliable})).endswith("straggler.")
     headline = often.headline.model_copy(update={"cause": "It sleeps."})
     assert latest(often.model_copy(update={"headline": headline})).startswith("Straggler: rank 1 is ")
 

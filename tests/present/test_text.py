@@ -69,6 +69,22 @@ def test_a_card_says_what_to_paste_where_and_what_it_saves(report: Report) -> No
     assert "(see rank 1, step 3, 5.00 ms after its start, for 4.00 ms)" in flat(page)
 
 
+@pytest.mark.parametrize(
+    ("remedy", "label", "words"),
+    [
+        ("Remove the scaler.", "Change", "Remove the scaler."),
+        ("Or pass `reshard_after_forward=False`.", "Or", "Pass `reshard_after_forward=False`."),
+        ("Compare the host of rank 1 with the others.", "Check", "Compare the host of rank 1 with the others."),
+    ],
+)
+def test_an_alternative_and_what_to_find_out_are_not_called_changes(
+    report: Report, remedy: str, label: str, words: str
+) -> None:
+    card = report.advice[0].model_copy(update={"changes": [], "remedy": remedy})
+    rows = text(report.model_copy(update={"advice": [card]})).splitlines()
+    assert f"   {label:<12}{words}" in rows
+
+
 def test_what_slow_steps_cost_is_said_of_the_mean_step(report: Report) -> None:
     saves = report.advice[0].saves
     assert saves is not None

@@ -14,6 +14,7 @@ from dptune.advice import Report
 from dptune.present.tui.app import ReportApp
 from dptune.present.tui.cards import Cards
 from dptune.present.tui.finder import Finder
+from dptune.present.tui.help import keys as lines_of_keys
 from dptune.present.tui.idle import Gaps
 from dptune.present.tui.overview import Overview
 from dptune.present.tui.page import PageScreen
@@ -432,3 +433,11 @@ async def test_words_that_look_like_markup_are_only_words(report: Report, tab: s
     async with ReportApp(report).run_test(size=LARGE) as pilot:
         await see(pilot, "[/bold", tab, "slash", *"[/bold", "enter")
         await pilot.press("escape", "q")
+
+
+def test_help_names_each_key_once() -> None:
+    """`+ -` and `n p` are two keys in the footer, of which each second has a binding of its own."""
+    lines = ["".join(span.text for span in line) for line in lines_of_keys({"Timeline": Timeline.BINDINGS}, 80)]
+    named = [line.split("  ")[0] for line in lines[1 : lines.index("")]]
+    assert {"+", "-", "n", "p"} <= set(named)
+    assert len(named) == len(set(named))

@@ -80,7 +80,7 @@ def test_a_bound_has_no_step_and_its_reason():
 
 
 def test_a_bound_of_nothing_is_a_bound():
-    assert "host.times=0 at least 0 At least Only a bound." in text(
+    assert "host.times=0 at least 0 samples not measured: only a bound At least Only a bound." in text(
         [Prediction.only("only a bound", changes={"host.times": 0.0}, low_ns=0)]
     )
 
@@ -138,11 +138,25 @@ def test_what_changes_nothing_is_called_the_same():
     assert "ddp.no_sync=true 100.0 45.0 55.0 64 the same" in text([predicted({"ddp.no_sync": True}, 100_000_001)])
 
 
-def test_changes_that_take_much_room_are_named_below_the_table():
-    both = {"loader.num_workers": 3, "ddp.no_sync": True}
+def test_changes_that_take_more_room_than_the_page_has_are_named_below_the_table():
+    both = {"loader.num_workers": 3, "ddp.no_sync": True, "ddp.comm_hook": "fp16"}
     said = text([predicted(both), predicted({"ddp.no_sync": True})])
     assert "set 1 50.0 45.0 55.0 64 50.0 % less set 2 50.0" in said
-    assert "Set 1 loader.num_workers=3, ddp.no_sync=true Set 2 ddp.no_sync=true" in said
+    assert "Set 1 loader.num_workers=3, ddp.no_sync=true, ddp.comm_hook=fp16 Set 2 ddp.no_sync=true" in said
+    long = text([predicted({"fsdp.reshard_after_forward": False}), predicted({"ddp.no_sync": True})])
+    assert "fsdp.reshard_after_forward=false 50.0 45.0" in long
+
+
+def test_what_saves_most_comes_first_and_the_values_of_a_sweep_stay_in_order():
+    little, much = predicted({"ddp.no_sync": True}, 90_000_000), predicted({"ddp.static_graph": True})
+    said = text([little, much])
+    assert said.index("ddp.static_graph=true") < said.index("ddp.no_sync=true")
+    sweep = text([predicted({"loader.num_workers": 1}, 90_000_000), predicted({"loader.num_workers": 2})])
+    assert sweep.index("loader.num_workers=1") < sweep.index("loader.num_workers=2")
+
+
+def test_samples_of_a_step_have_separators():
+    assert " 1,024 " in text([predicted({"ddp.no_sync": True}).model_copy(update={"global_batch": 1024})])
 
 
 def test_traces_are_recorded_before_a_change_is_verified():

@@ -149,10 +149,25 @@ SLOWER = ("verify", "base", "--set", "env.PAUSE=0.2", *AMOUNT)  # than 0.01, how
 SLOWER_IN_REPORT = re.compile(r"env\.PAUSE=0\.2: slower: [\d.]+ % more time per step")
 
 
+# dptune on a machine whose cores nobody takes: a trial that is disturbed would be run again.
+UNDISTURBED = """\
+import sys
+from dptune.cli import main
+from dptune.prove import judging
+judging.disturbed = lambda trial: False
+sys.exit(main())
+"""
+
+
 def interrupted_at(line: str, *words: str, cwd: Path) -> int:
     """The status of a command that gets an interrupt as soon as it shows a line that starts with this."""
     with subprocess.Popen(
-        [*DPTUNE, *words], cwd=cwd, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=surroundings()
+        [sys.executable, "-c", UNDISTURBED, *words],
+        cwd=cwd,
+        stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=surroundings(),
     ) as process:
         assert process.stderr is not None
         assert any(shown.startswith(line) for shown in process.stderr)
@@ -171,7 +186,7 @@ def played(kept: list[dict[str, object]], most: int = 1000) -> contextlib.Abstra
             raise KeyboardInterrupt
         longer = 1 + 0.01 * (number % 5)
         took = {name: round(longer * getattr(real[side], name)) for name in ("step_ns", "fast_step_ns")}
-        return real[side].model_copy(update={"number": number, **took})
+        return real[side].model_copy(update={"number": number, "taken_share": 0.0, **took})
 
     return mock.patch.object(trial, "run", runs)
 

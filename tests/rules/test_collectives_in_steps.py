@@ -1,5 +1,6 @@
 import pytest
 
+from dptune.runfile.clipping import ClippingFacts
 from dptune.runfile.communication import CallFacts, DdpFacts, FsdpFacts
 from dptune.runfile.facts import OptimizerFacts
 from dptune.runfile.window import Window
@@ -226,6 +227,25 @@ def test_quiet_of_sharded_models_whose_script_calls_none(ask, make_measured, mak
     line = called("full_tensor", "train.py:33", 1.0)
     assert len(ask("DP105", run, [sharded(make_facts, [own, line])])) == 1
     assert ask("DP105", run, [sharded(make_facts, [own, line], mesh=(1,))]) == []  # tensors are parallel, too
+
+
+@pytest.mark.parametrize(("clipped", "found"), [(51 * 4, 1), (2 * 4, 0)])
+def test_gradients_of_shards_that_are_clipped_one_by_one(ask, make_measured, make_facts, hand_made, clipped, found):
+    """51 parameters, or two optimizers that share the line, in each of four warm-up steps."""
+    clipping = called("redistribute_local_tensor", "train.py:30", 2.0, library="torch", through="torch.clip_grad_norm_")
+    facts = [sharded(make_facts, [clipping], rank) for rank in (0, 1)]
+    for rank_facts in facts:
+        rank_facts.clipping = [ClippingFacts("train.py:30", "AdamW", calls=clipped, steps=4)]
+    run = make_measured(overlap=hand_made.overlap(*OF_FSDP, ("all_reduce", "forward", 0.15)), device="cpu")
+    advice = ask("DP105", run, facts)
+    assert len(advice) == found
+    for one in advice:
+        assert one.title.endswith(
+            "hold up 20 % of a step: clip_grad_norm_ (train.py:30); clip all parameters in one clip_grad_norm_ call, "
+            "which all-reduces one norm"
+        )
+        assert (one.numerics, one.saves.basis) == ("changes", "timed")
+        assert one.watch.startswith("One call scales all gradients by one norm")
 
 
 def test_a_script_that_does_not_wait_pays_what_is_exposed(ask, make_measured, make_facts, hand_made):

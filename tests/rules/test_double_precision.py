@@ -1,6 +1,7 @@
 import pytest
 
 from dptune.advise.ranking import ranked
+from dptune.measured import DoubleFunction, UserCodeFigures
 from dptune.runfile.communication import DdpFacts
 from dptune.runfile.doubled import DoubledFacts
 from dptune.runfile.facts import OptimizerFacts
@@ -69,3 +70,31 @@ def test_it_comes_before_the_optimizers_loop(ask, make_measured, make_facts, han
 )
 def test_quiet_where_most_parameters_of_optimizers_are_not(ask, make_measured, make_facts, optimizers):
     assert ask("DP402", make_measured(device="cpu"), [make_facts(optimizers=optimizers)]) == []
+
+
+def doubling(share):
+    function = DoubleFunction(
+        name="front",
+        at="net.py:15",
+        operator="aten::matmul",
+        calls=8,
+        rank=0,
+        cost_ns=20_000_000,
+        backward_ns=0,
+        share=share,
+    )
+    return UserCodeFigures(ranks=[0], steps=2, basis="untraced", sites=[], double_functions=[function])
+
+
+def test_a_function_that_computes_on_doubles(ask, make_measured, make_facts):
+    facts = make_facts(optimizers=[OptimizerFacts("Adam", parameters=10, dtypes=["float32"])])
+    run = make_measured(device="cpu", world=1, user_code=doubling(0.3))
+    (advice,) = ask("DP402", run, [facts])
+    assert advice.title == (
+        "`front` (net.py:15) computes on float64 tensors for 30 % of the step, although most parameters are not "
+        "float64: convert its constants and inputs to float32"
+    )
+    assert (advice.impact, advice.numerics, advice.saves.high_share) == ("high", "changes", 0.3)
+    assert advice.fingerprint == "DP402:front"
+    assert ask("DP402", make_measured(device="cpu", world=1, user_code=doubling(0.09)), [facts]) == []
+    assert [one.fingerprint for one in ask("DP402", run, [make_facts(optimizers=[ADAM])])] != ["DP402:front"]

@@ -63,7 +63,10 @@ def test_a_gpu_trace_without_stacks_and_sizes_has_low_confidence():
     [
         (512, 64, False, True),
         (511, 64, False, False),
-        (256, 16, False, True),
+        (256, 17, False, True),
+        (255, 17, False, False),
+        (192, 16, False, True),
+        (191, 12, False, False),
         (288, 32, False, True),
         (255, 32, False, False),
         (511, 33, False, False),

@@ -126,7 +126,7 @@ def test_without_untraced_steps_the_profiler_may_be_the_cause(ask, hand_made, be
         ),  # the trace shows it, though nothing was recorded
         (
             {"first": 0.86},
-            "86 % of that time is before one kernel, `cat_kernel`. The host then runs `aten::as_strided` (763",
+            "86 % of that time is before one kernel, `cat_kernel`. Busiest host operator: `aten::as_strided` (763",
             "Find out what the script does before the launch of `cat_kernel`.",
         ),
         (

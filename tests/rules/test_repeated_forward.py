@@ -132,6 +132,17 @@ def test_a_pass_for_a_metric(advice):
     assert found.watch.startswith("Without this pass, later dropout masks and BatchNorm statistics differ. Outputs")
 
 
+def test_a_pass_whose_gradients_are_not_used(advice):
+    lines = ("train.py:30", "train.py:28")
+    (found,) = advice(repeated(1, graph=False, module="Net", lines=lines, trained=True, unused=True, in_training=True))
+    assert found.title == (
+        "`Net` runs a second time (train.py:28) on the batch it is trained on (train.py:30), and no backward pass uses "
+        "the result: use the outputs of the training pass"
+    )
+    assert (found.saves.high_share, found.fingerprint) == (pytest.approx(0.1), "DP612:Net:unused")
+    assert found.saves.how == "the passes whose gradients are not used"
+
+
 def frozen(share=0.4, **more):
     return FrozenFeatureFacts("encoder", "train.py:41", 9, [10 * MS] * 2, [round(share * 10 * MS)] * 2, **more)
 

@@ -4,7 +4,7 @@ import pytest
 
 from dptune.measured import Missing, OperatorLoop, SliceGradients, UserCodeFigures
 from dptune.rule import RunView
-from dptune.testing import measured_run
+from dptune.testing import facts_of, measured_run
 
 from .conftest import RULES, spent_in
 
@@ -63,6 +63,20 @@ def test_without_stacks_it_is_skipped_only_where_filling_takes_time(name, asks):
             list(RULES["DP622"].check(view))
     else:
         assert list(RULES["DP622"].check(view)) == []
+
+
+@pytest.mark.parametrize(("share", "backward", "named"), [(0.2, None, 1), (0.12, 0.6, 1), (0.12, None, 0)])
+def test_a_loop_that_takes_much_longer_than_its_slices_is_named_beside_them(share, backward, named):
+    """Its slices take 10 % of the step, with their backward pass."""
+    loop = OperatorLoop(
+        name="read", at="net.py:12", phase="forward", operator="aten::mul", repeats=64, rank=0, cost_ns=9, share=share
+    )
+    loop = loop.model_copy(update={"backward_share": backward})
+    code = UserCodeFigures(ranks=[0], steps=2, basis="untraced", sites=[], slice_gradients=[slices(0.1)], loops=[loop])
+    run = RunView(measured_run(user_code=code), [])
+    found = list(RULES["DP622"].check(run))
+    loops = list(RULES["DP610"].check(RunView(measured_run(user_code=code), [facts_of()], advised=found)))
+    assert (len(found), len(loops)) == (1, named)
 
 
 def test_slices_for_a_recurrent_cell_are_named_with_its_layer():

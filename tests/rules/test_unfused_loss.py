@@ -20,9 +20,7 @@ def run(make_measured, hand_made, share, compiled=0.0, **changed):
 
 def test_a_loss_in_separate_kernels(ask, make_measured, hand_made):
     (advice,) = ask("DP626", run(make_measured, hand_made, 0.16))
-    assert advice.title == (
-        "The cross entropy takes 16 % of a step (output layer not counted): compute both in one fused call"
-    )
+    assert advice.title == ("The cross entropy takes 16 % of a step, its output layer not counted")
     assert (advice.saves.basis, advice.saves.low_share, advice.saves.high_share) == ("bound", 0.0, 0.16)
     assert (advice.confidence, advice.numerics) == ("medium", "same")
 

@@ -2,6 +2,8 @@ import pytest
 
 from dptune.measured import Missing
 from dptune.runfile.facts import DeviceFacts
+from dptune.runfile.histories import HistoryFacts
+from dptune.runfile.loader import LoaderFacts
 from dptune.runfile.window import SampledFacts, Window
 
 MS = 1_000_000
@@ -113,3 +115,75 @@ def test_text_made_of_tensors_is_logging_whatever_the_function_is_named(ask, mak
     (advice,) = ask("DP609", make_measured(world=1, device="cpu"), [facts])
     assert advice.title == "`look` (train.py:131) takes 20 % of each step: log every N steps"
     assert 'log.debug("%s", tensor)' in advice.watch
+
+
+@pytest.mark.parametrize(("device", "found"), [("cpu", 1), ("cuda", 0)])
+def test_a_validation_of_the_script_in_each_step(ask, make_measured, make_facts, device, found):
+    """Forward passes and a loader of its own are no way through training; on a GPU it may wait for the device."""
+    window = Window("untraced", 4, [10 * MS] * 20)
+    window.sampled = [
+        place("main (train.py:40)", ms=3, phase="forward"),
+        place("main (train.py:41)", ms=3, phase="backward"),
+        place("main (train.py:42)", "evaluate (train.py:21)", ms=3, phase="forward", kind="evaluation"),
+        place("main (train.py:42)", "evaluate (train.py:20)", ms=1, phase="loader", kind="evaluation"),
+    ]
+    advice = ask(
+        "DP609", make_measured(world=1, device=device), [make_facts(windows=[window], device=DeviceFacts(device))]
+    )
+    assert [one.title for one in advice] == [
+        "`evaluate` (train.py:42) takes 40 % of each step: evaluate every N steps"
+    ] * found
+
+
+def joining(make_facts, ms, *, batches=256, device="cpu", line="train.py:23", function="fit", steps=20):
+    """20 steps of 10 ms from number 6 on; in each `ranks` takes so many of the values of all steps."""
+    window = Window("untraced", 6, [10 * MS] * 20)
+    window.sampled = [
+        place("fit (train.py:40)", "train_step (train.py:20)", ms=10 - ms, phase="backward"),
+        place("fit (train.py:40)", "train_step (train.py:23)", "ranks (train.py:9)", ms=ms),
+    ]
+    found = window.sampled[1]
+    found.steps, found.spent_ns, found.looks = found.steps[:steps], found.spent_ns[:steps], steps
+    loaders = [LoaderFacts("train.py:30", batches_drawn=30, epoch_length=batches)]
+    histories = [HistoryFacts(line, function, 4, 1, 3)]
+    return make_facts(windows=[window], device=DeviceFacts(device), loaders=loaders, histories=histories)
+
+
+def test_what_is_computed_of_the_values_of_all_steps_grows(ask, make_measured, make_facts):
+    """In the middle step, number 16, it joins 17 values; an epoch's mean is 128, 128 / 17 times as many."""
+    (advice,) = ask("DP609", make_measured(world=1, device="cpu"), [joining(make_facts, 1)])
+    assert advice.title == (
+        "`ranks` (train.py:23) takes 10 % of each step, and joins the values of all steps so far (about 46 % over an "
+        "epoch of 256 steps): add up what each step contributes, or compute it once per epoch"
+    )
+    assert (advice.impact, advice.confidence) == ("high", "medium")
+    assert advice.saves.predicted_share == pytest.approx(0.1)
+    assert advice.evidence[-1].value == "train.py:23"
+
+
+@pytest.mark.parametrize(("batches", "share"), [(10, "10 % of each step, and joins the values of all steps so far:")])
+def test_a_short_epoch_has_the_share_of_the_recorded_steps(ask, make_measured, make_facts, batches, share):
+    (advice,) = ask("DP609", make_measured(world=1, device="cpu"), [joining(make_facts, 1, batches=batches)])
+    assert share in advice.title
+
+
+@pytest.mark.parametrize(
+    ("line", "function", "device", "found"),
+    [
+        ("train.py:8", "ranks", "cpu", 1),  # the function joins them itself
+        ("train.py:24", "train_step", "cpu", 0),  # another line of what trains
+        ("train.py:23", "train_step", "cuda", 0),  # it may wait for the device
+    ],
+)
+def test_whose_time_grows(ask, make_measured, make_facts, line, function, device, found):
+    facts = joining(make_facts, 1, device=device, line=line, function=function)
+    assert len(ask("DP609", make_measured(world=1, device=device), [facts])) == found
+
+
+def test_a_few_samples_are_enough_where_later_steps_take_longer(ask, make_measured, make_facts):
+    (advice,) = ask("DP609", make_measured(world=1, device="cpu"), [joining(make_facts, 4, steps=3)])
+    assert "takes 6 % of each step, and joins the values of all steps so far (more over an epoch" in advice.title
+    assert (advice.impact, advice.confidence) == ("medium", "low")
+    known = joining(make_facts, 4, steps=3)
+    known.histories = []
+    assert ask("DP609", make_measured(world=1, device="cpu"), [known]) == []

@@ -43,7 +43,7 @@ READ = {
 # file -> how many events have a name that the damage itself changed
 RENAMED = {"control_char_in_name.json": 5, "invalid_utf8_name.json": 5, "unescaped_windows_backslash.json": 40}
 REFUSED = {
-    "empty_object.json": "is not a torch.profiler trace: it looks like an empty JSON object",
+    "empty_object.json": "is not a torch.profiler trace: it is an empty JSON object",
     "empty_traceEvents.json": "is a torch.profiler trace without any events",
     "no_traceEvents_key.json": "has the header of a torch.profiler trace but no traceEvents",
     "zero_bytes.json": r"is empty \(0 bytes\)",

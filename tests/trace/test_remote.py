@@ -47,11 +47,12 @@ def same(one: Trace, other: Trace, rows: int | None = None) -> bool:
     return all(a == b if isinstance(a, tuple) else np.array_equal(a if rows is None else a[:rows], b) for a, b in pairs)
 
 
-def free_port() -> int:
+@pytest.fixture
+def silent_port() -> Iterator[int]:
+    """A port on which nothing listens, and that nobody else gets meanwhile."""
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))
-        port: int = held.getsockname()[1]
-        return port
+        yield held.getsockname()[1]
 
 
 # --- S3
@@ -159,8 +160,8 @@ def test_one_unreadable_file_in_a_bucket_is_a_finding(s3):
     assert [finding.code for finding in run.findings] == ["file-unreadable"]
 
 
-def test_an_endpoint_that_does_not_answer(other_s3):
-    other_s3.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{free_port()}")
+def test_an_endpoint_that_does_not_answer(other_s3, silent_port):
+    other_s3.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{silent_port}")
     with pytest.raises(RunError, match="the host cannot be reached"):
         load(["s3://bucket/runs/healthy"])
 

@@ -4,8 +4,8 @@ Importing torch takes 2 s of a core, and the first optimizer or DDP 1.4 s more: 
 leave some functions uncompiled, as they are without it. Here an object answers for torch._dynamo that leaves functions
 as they are, and one for torch.export. Whoever asks them for anything else, or imports what is in them, gets the real
 ones. Operators on meta tensors, 0.7 s, are registered with the first import of what computes with them, sharded tensors
-among them; these read the compiler's configuration, which is loaded alone. Garbage is not collected while torch is
-imported, nor at the exit of the process, 0.3 s.
+among them. The compiler's configuration, which these read, and activation checkpointing too, is loaded alone. Garbage
+is not collected while torch is imported, nor at the exit of the process, 0.3 s.
 tests/capture/test_kinds.py runs scripts without any of this.
 """
 
@@ -68,9 +68,7 @@ class _Part(types.ModuleType):
             raise AttributeError(name)
         root, *parts = self.__name__.removeprefix("torch.").split(".")
         if isinstance(sys.modules.get(f"torch.{root}"), _Part):
-            del sys.modules[f"torch.{root}"]
-            if root == "_dynamo":
-                sys.modules.pop(CONFIG, None)
+            del sys.modules[f"torch.{root}"]  # the real one takes the configuration, with what a script has set in it
         real = importlib.import_module(f"torch.{root}")
         for part in parts:
             real = getattr(real, part)
@@ -87,8 +85,16 @@ class _Compiler(_Part):
         self.trace_rules = _Part(f"{COMPILER}.trace_rules")
         self.trace_rules.clear_lru_cache = lambda: None
 
+    def __getattr__(self, name):
+        if name == "config":  # which activation checkpointing reads and sets for a moment
+            self.load_configuration()
+            return self.config
+        return super().__getattr__(name)
+
     def load_configuration(self):
-        """Load the file of the configuration, in which `import torch._dynamo.config` then imports nothing else."""
+        """Load the file of the configuration once, in which `import torch._dynamo.config` then imports nothing else."""
+        if "config" in vars(self):
+            return
         file = importlib.util.find_spec("torch").submodule_search_locations[0] + "/_dynamo/config.py"
         spec = importlib.util.spec_from_file_location(CONFIG, file)
         sys.modules[CONFIG] = self.config = importlib.util.module_from_spec(spec)

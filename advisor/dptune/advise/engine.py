@@ -19,6 +19,7 @@ from dptune.advise import cards, packs
 from dptune.advise.asking import Questioner
 from dptune.advise.headline import headline
 from dptune.advise.impact import saving_time
+from dptune.advise.next_step import with_comparison
 from dptune.advise.ranking import merged, ranked, settled
 from dptune.advise.straggler import LEAST_SHARE, LEAST_STEPS_SHARE, MOST_CHANCE
 from dptune.advise.together import together, weighed
@@ -111,6 +112,7 @@ def assemble(
     advice, not_on_top = weighed(advice, view)
     if trust.level == "partial":
         advice = ranked(_no_surer_than_medium(recommendation) for recommendation in advice)
+    advice = with_comparison(advice, measured, view.busy_ns())
     skipped = [*outcome.skipped, *saving_nothing, *contradicted, *not_on_top]
     return Report(
         dptune=__version__,

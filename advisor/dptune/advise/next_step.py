@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from dptune.advice import Advice, Change, Skipped
 from dptune.advise.costliest import costliest_function, most_compute, most_host_time
@@ -12,7 +12,7 @@ from dptune.advise.limits import COMMUNICATION, IDLE, INPUT, LATE, UNSPLIT, Limi
 from dptune.advise.recording_again import UPDATE
 from dptune.advise.saving import expected_saving
 from dptune.advise.sentence import sentence
-from dptune.advise.straggler import LEAST_NAMED_SHARE, Straggler
+from dptune.advise.straggler import LEAST_NAMED_SHARE, Straggler, straggler
 from dptune.finding import SCHEMA_NEWER, Finding
 from dptune.measured import Measured, StragglerFigures
 
@@ -86,6 +86,17 @@ def compare_ranks(late: StragglerFigures) -> str:
         within = "" if named.kind == "gap" else f"in `{named.short}`{where} "
         return f"Find out what rank {late.rank} does {within}before `{named.gap_before}`: Python, file I/O or sleeps."
     return f"Find out what differs on rank {late.rank} in `{named.short}`{where}."
+
+
+def with_comparison(advice: Iterable[Advice], measured: Measured, busy_ns: Mapping[int, float] | None) -> list[Advice]:
+    """The advice; that on the straggler which names nothing to change with what to compare on that rank."""
+    items = list(advice)
+    late = straggler(measured, busy_ns) if measured.known("account") else None
+    if late is None or late.figures.does_more:
+        return items
+    unclear = [not item.changes and not item.remedy and late.is_subject_of(item) for item in items]
+    remedy = {"remedy": compare_ranks(late.figures)}
+    return [item.model_copy(update=remedy) if bare else item for item, bare in zip(items, unclear, strict=True)]
 
 
 def unadvised(

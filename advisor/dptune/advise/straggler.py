@@ -49,9 +49,8 @@ class Straggler:
     @property
     def lag(self) -> str:
         """How late it comes."""
-        when = self.figures.when.replace("median step", "median traced step").replace("the steps", "the traced steps")
         share = f"{100 * self.lag_share:.0f} % of {'the mean' if self.figures.late_share < 1 else 'a'} step"
-        return f"{milliseconds(self.figures.lag_ns)} late {when} ({share})"
+        return f"{milliseconds(self.figures.lag_ns)} late {self.figures.when} ({share})"
 
     def why(self, advice: Sequence[Advice]) -> str:
         """What differs on it, what the others wait, and what a step would gain, where no recommendation predicts it."""

@@ -14,6 +14,7 @@ from dptune.advise.trust import NO_VERDICT, OF_TIMES
 from dptune.finding import Finding
 from dptune.measure.steps.repeating import NO_BACKWARD
 from dptune.measure.steps.sources import NO_LAUNCHES
+from dptune.trace.kineto.body import SECOND
 
 NO_DATA = "Not enough data"
 _LOSSES = (
@@ -91,10 +92,10 @@ def unjudgeable(
     """
     why = [finding for finding in findings if finding.level == "unjudgeable"]
     remedy = next((_REMEDIES[fault.code] for fault in why if fault.code in _REMEDIES), recording(findings))
-    if any(fault.code in _CUT_OFF for fault in why) and any(
-        other_finding.code == "trace-partial" for other_finding in findings
-    ):
-        remedy = _COPY_AGAIN
+    partial = next((finding for finding in findings if finding.code == "trace-partial"), None)
+    cut_off = partial if any(fault.code in _CUT_OFF for fault in why) else None
+    if cut_off is not None:
+        remedy = _REMEDIES["several-ranks-in-one-file"] if SECOND in cut_off.text else _COPY_AGAIN
     if why[0].code == "steps-missing" and NO_BACKWARD in why[0].text and remedy == _REMEDIES["steps-missing"]:
         remedy = _INFERENCE
     if NO_LAUNCHES in why[0].text and remedy == _REMEDIES["steps-missing"]:
@@ -120,7 +121,13 @@ def unjudgeable(
     if sure and broken is None:
         remedy = f"{advised(sure[0], None, None)} {_then(remedy)}"
     rule = sure[0].rule if sure and broken is None else ""
-    return Headline(label=label, verdict=verdict, why=sentence(why[0].text), next=remedy, rule=rule)
+    reason = cut_off if cut_off is not None and len(sources) == 1 else why[0]  # of which the others are consequences
+    return Headline(label=label, verdict=verdict, why=sentence(reason.text), next=remedy, rule=rule)
+
+
+def is_why(finding: Finding, why: str) -> bool:
+    """Whether it is what Why says already, but for the capital letter and the full stop."""
+    return finding.text[1:] == why[1:].removesuffix(".")
 
 
 def _then(remedy: str) -> str:

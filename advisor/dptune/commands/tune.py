@@ -1,20 +1,20 @@
 """Find the changes that make a script faster, by running them.
 
-dptune records the script (or starts from a recording, --run), and tries the changes of its recommendations, of the
-predicted search, and settings that nothing predicts. They race: each trial starts the script again in new processes, in
-random order with the changes kept so far; a change is kept if it is significantly faster, hopeless ones leave early. At
-the end the kept changes run against the original in new trials, and only that saving is reported. The chance that
-any kept change has no effect is at most 5 % over the whole search.
+dptune records the script, or starts from a recording (--run). It tries recommended changes, the best predicted ones,
+and settings that cannot be predicted. They race: each trial starts the script again in new processes, in random order,
+with the changes kept so far. A change is kept if it is significantly faster; those unlikely to be faster are dropped
+early. At the end the kept changes run against the original in new trials, and only that saving is reported. The chance
+that any kept change has no effect is at most 5 % over the whole search.
 
 Changes that may alter training results are tried with --numerics may-change only. Losses of the first steps are
-compared: a change after which they differ by more than its settings may cause is not kept.
+compared: a change is dropped if the losses differ by more than its settings can explain.
 
 Your files are not edited. Results are kept in RUN/tuned/ (or -o DIR): tuned.patch, report.html, report.txt and
-tuning.json, with the command that applies the patch. Trials run in a copy of the script's directory, as those of
-`dptune verify`; a script that writes to an absolute path still writes there.
+tuning.json, with the command that applies the patch. Trials run in a copy of the script's directory, as in `dptune
+verify`; a script that writes to an absolute path still writes there.
 
-Ctrl-C keeps what was found so far; --resume continues with the options of that search. Options of dptune come before
-the script.
+Ctrl-C keeps the results so far; --resume continues that search with its options. Put dptune's options before the
+script.
 
 The exit status is 0 whatever was found, and 1 if the script does not run.
 
@@ -80,11 +80,11 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     where.add_argument("-y", "--yes", action="store_true", help=words)
     torchrun_arguments(parser)
     tried = parser.add_argument_group("what to try")
-    words = "same: only changes that keep training results (default); may-change: others, too"
+    words = "same (default): only changes that keep training results; may-change: all changes"
     tried.add_argument("--numerics", choices=("same", "may-change"), help=words)
-    for name, text in (("only", "try only these rules and knobs, with commas between"), ("skip", "leave these out")):
+    for name, text in (("only", "try only these rules and knobs, separated by commas"), ("skip", "do not try these")):
         tried.add_argument(f"--{name}", action="append", metavar="CODE|KNOB,...", help=text)
-    words = "print the plan with predicted savings and durations, after recording; run no trials"
+    words = "record, print the plan with predicted savings and durations, and run no trials"
     tried.add_argument("--dry-run", action="store_true", help=words)
     amount = parser.add_argument_group("how much")
     words = "time limit for all trials, the final comparison included (default: 20m)"
@@ -115,7 +115,9 @@ def run(args: argparse.Namespace) -> int:
     place = _results_folder(args, folder)
     options = _options(args, given, place)
     report, predicted, facts = _read(folder)
-    source = rerun.directory_of(record, "record it in the folder of the script: dptune tune train.py ITS ARGUMENTS")
+    source = rerun.directory_of(
+        record, "record it again in the folder of the script: dptune tune train.py ITS ARGUMENTS"
+    )
     tried, left = patchable(*candidates(report, predicted, facts, options.choice), source)
     if args.dry_run:
         _print_plan(args, plan(tried, trial_s(report.measured.step.known("time_ns"), options.bounds)), left)

@@ -2,16 +2,17 @@
 
 RUN is a run folder of `dptune profile`, or the name of a recording in dptune-runs (default: the latest). Its script
 runs again, unchanged and with the change, in separate processes and random order; each trial times some untraced steps
-and ends. A test on one time per trial decides; if the trials are not clear enough, the verdict is inconclusive. Trials
-end with the verdict, or continue until the saving is known more precisely (--within). Your files are not edited: a
-recommendation with a patch is verified in a patched copy, any other change is set from outside, and changes without
-effect are reported.
+and ends. A significance test on one step time per trial decides; if it cannot, the verdict is inconclusive. Trials stop
+at the verdict; with --within they continue until the saving is known to that precision. Your files are not edited: a
+recommendation with a patch is verified in a patched copy, any other change is set from outside, and a change that has
+no effect is reported.
 
-Trials run in a copy of the recorded working directory, with DPTUNE_TRIAL=1 and WANDB_MODE=disabled. A script that
-writes to an absolute path, or over a large file of its own, still writes there. A script that fails in the copy runs
-again with links to the directory's siblings (../data). With --here it runs in the directory itself, unpatched.
+Trials run in a copy of the recorded working directory, with DPTUNE_TRIAL=1 and WANDB_MODE=disabled. The copy links to
+large files: a script that overwrites one, or writes to an absolute path, changes your file. A script that fails in the
+copy runs again with links to the directory's siblings (../data). With --here it runs in the directory itself,
+unpatched.
 
-A run folder determines what is executed. If another user or machine recorded it, verify shows its command,
+The run folder determines which command runs. If another user or machine recorded it, verify shows its command,
 interpreter, settings and environment and asks before running anything; --yes skips the question.
 
 Ctrl-C keeps the finished trials; the same command continues with them. Results are kept in RUN/verified/, and later
@@ -69,7 +70,7 @@ def arguments(parser: Parser) -> None:
         action="append",
         default=[],
         metavar="KNOB=VALUE",
-        help="a knob of `dptune rules knobs` and its value",
+        help="a setting of `dptune rules knobs`, and the value to try",
     )
     amount = parser.add_argument_group("how much")
     trial_arguments(amount)

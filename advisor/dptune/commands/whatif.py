@@ -1,39 +1,53 @@
 """Predict step time after changes, from a recording alone.
 
-RUN is a run folder of `dptune profile`, or the name of a recording in dptune-runs (default: the latest). A model of the
-step (compute of each rank, when each gradient is ready, communication) is replayed with the changes. The report starts
-with the error of the replay without changes. If that is too large, only an upper bound is given.
+RUN is a run folder of `dptune profile`, or the name of a recording in dptune-runs (default: the latest). dptune models
+the step (compute of each rank, when each gradient is ready, communication) and replays it with the changes. The report
+starts with the error of the replay without changes. If that error is too large, only an upper bound is given.
 
-Without options it searches for the best bucket sizes and the best combination of changes that leaves training results
-unchanged; with fully_shard on CPUs it predicts common changes of units. --set gives changes, predicted together.
---sweep tries several values of one knob on top of --set; without values it tries common ones. `dptune verify` measures
-a change by running it. Besides knobs (`dptune rules knobs`), a prediction can change what dptune cannot set:
-accumulation.micro_batches (fewer backward passes per optimizer step, usually with a larger loader.batch_size),
-link.alpha_us and link.gb_per_s (another link, as `dptune links` measures it), world_size (up to 8 times the recorded
-ranks, each with its present batch), nodes, allreduce.algorithm, link.between_alpha_us and link.between_gb_per_s (the
-network between nodes), link.within_alpha_us and link.within_gb_per_s (an all-reduce within a host, for
-fsdp.within_hosts), straggler.removed (the extra work of the straggler disappears), straggler.balanced (the work of
-each step is spread evenly over ranks), fsdp.units (units of fully_shard), wrapper (ddp, or fsdp with fsdp.units).
+Without options, dptune searches for the best bucket sizes and the best combination of changes that leaves training
+results unchanged; with fully_shard on CPUs it predicts common changes of units. --set gives changes that are predicted
+together. --sweep tries several values of one knob on top of --set; without values it tries common ones. --strategies
+compares ways to share the work among the same ranks: less frequent communication, sharding the optimizer (ZeRO-1) or
+everything (FSDP, HSDP), by memory per rank and bounds of the step time. For the best predictions, measure the links
+with `dptune links`; to measure a change by running it, use `dptune verify`.
 
-The peak memory of a rank, and whether it fits, is shown for changes of the batch, resharding, wrapper, fsdp.units,
+settings for --set and --sweep, besides knobs (`dptune rules knobs`):
+  accumulation.micro_batches  backward passes per optimizer step; combine fewer
+                              passes with a larger loader.batch_size
+  world_size, nodes           up to 8 times the recorded ranks, same batch each
+  straggler.removed           the straggler's extra work disappears
+  straggler.balanced          work of each step is spread evenly over ranks
+  fsdp.units                  number of fully_shard units
+  wrapper                     ddp, or fsdp with fsdp.units
+  allreduce.algorithm         ring, tree or hierarchical
+  link.alpha_us               another link, as `dptune links` measures it
+    link.gb_per_s
+  link.between_alpha_us       the network between nodes
+    link.between_gb_per_s
+  link.within_alpha_us        an all-reduce within a host, for
+    link.within_gb_per_s      fsdp.within_hosts
+
+settings for GPU steps, from any trace:
+  host.times, compute.times   factor on host or compute time
+  batch.times                 factor on the samples of each batch
+  syncs.removed               no host call waits for the device
+  copies.non_blocking         copies block neither the script nor kernels
+  cuda.graphs                 forward and backward run as CUDA graphs
+  attention.sdpa              attention in one fused kernel
+  fsdp.prefetch               all-gathers are issued ahead of their use
+  gpu.model                   another GPU model, with the same host and links
+  also precision, optimizer and link settings; fp16 and bf16 communication
+
+Peak memory of a rank, and whether it fits, is shown for changes of the batch, resharding, wrapper, fsdp.units,
 fsdp.within_hosts (HSDP), fsdp.offload_policy, fsdp and model dtypes, precision.autocast, optimizer.name,
-optimizer.sharded (ZeRO-1), optimizer.foreach, optimizer.fused, memory.checkpointing, world_size.
-
---model FILE:FUNCTION counts the peak a second time, with torch's memory trackers: the script's model runs under fake
-tensors, in a process of its own, which allocates no memory and sends nothing.
-
-Measure the links with `dptune links` for the best predictions.
-
---strategies compares ways to share the work among the same ranks: less frequent communication, sharding the optimizer
-(ZeRO-1) or everything (FSDP, HSDP), by memory per rank and bounds of the step time.
-
-For GPU steps, from any trace: host.times, compute.times, batch.times, syncs.removed, copies.non_blocking, cuda.graphs,
-attention.sdpa, gpu.model, fsdp.prefetch, precision, optimizer and link settings, fp16 and bf16 communication.
+optimizer.sharded (ZeRO-1), optimizer.foreach, optimizer.fused, memory.checkpointing and world_size. --model
+FILE:FUNCTION counts the peak a second time with torch's memory tracker: the script's model runs under fake tensors in
+its own process, which allocates no memory and sends nothing.
 
 examples:
   dptune whatif
   dptune whatif --set ddp.no_sync=true
-  dptune whatif dptune-runs/latest --set ddp.comm_hook=fp16 --sweep ddp.bucket_cap_mb
+  dptune whatif --set ddp.comm_hook=fp16 --sweep ddp.bucket_cap_mb
   dptune whatif --sweep ddp.bucket_cap_mb=0.5,1,5,25 --format json
   dptune whatif --world-size 4,8,16
   dptune whatif --strategies
@@ -77,7 +91,7 @@ def arguments(parser: Parser) -> None:
         action="append",
         default=[],
         metavar="KNOB=VALUE",
-        help="a knob of `dptune rules knobs`, or one of the changes below",
+        help="a knob of `dptune rules knobs`, or one of the settings below",
     )
     change.add_argument(
         "--sweep", action="append", metavar="KNOB[=V,V,...]", help="try several values of one knob, on top of --set"
@@ -92,8 +106,8 @@ def arguments(parser: Parser) -> None:
     parser.add_argument(
         "--model",
         metavar="FILE:FUNCTION",
-        help="also count the peak memory with torch's memory tracker: the function takes the batch size of a rank and "
-        "returns the model, a function from parameters to an optimizer, and one from the model to the loss of a batch",
+        help="also count peak memory with torch's memory tracker: FUNCTION takes a rank's batch size and returns the "
+        "model, a function (parameters -> optimizer) and a function (model -> loss of a batch)",
     )
     parser.add_argument("--links", type=Path, metavar="FILE", help="link measurements of `dptune links`")
     parser.add_argument("--format", choices=("text", "json"), default="text", help="what to print (default: text)")

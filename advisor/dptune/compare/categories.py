@@ -40,7 +40,7 @@ def remarks(sides: Sides) -> Iterator[str]:
     if unsplit and any(_split_ns(run.measured.known("account")) for _, run in sides.runs):
         worst = max(unsplit, key=unsplit.__getitem__)
         percent = 100 * unsplit[worst]
-        said = f"{percent:{'.0f' if percent >= 10 else '.2g'}} % of it cannot be separated in {worst}"
+        said = f"{percent:{'.0f' if percent >= 10 else '.2g'}} % of this time in {worst} cannot be split"
         yield f"exposed communication and waiting for ranks are shown together: {said}"
     unseen = _unseen(sides)
     if unseen:

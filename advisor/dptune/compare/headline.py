@@ -146,7 +146,7 @@ def _likely(compared: Compared, facts: list[FactDifference]) -> list[FactDiffere
 
 
 def _went(fact: FactDifference) -> str:
-    return f"{fact.name} went from {_values(fact.a)} to {_values(fact.b)}"
+    return f"{fact.name} changed from {_values(fact.a)} to {_values(fact.b)}"
 
 
 def _values(values: list[Value]) -> str:

@@ -138,7 +138,7 @@ def view(rank: int, trace: Trace, recorded: Window | None = None) -> RankView:
     if not why and not devices:
         why = "the trace holds no operation of a device"
     if not why and not any(device.windows for device in devices):
-        why = f"no operation of the device can be assigned to a step: {NO_LAUNCHES}"
+        why = f"device operations cannot be assigned to steps, because {NO_LAUNCHES}"
     seen = RankView(
         rank, trace, steps, host(trace, ran, recorded), devices, why, stepping_result.basis, stepping_result.similarity
     )

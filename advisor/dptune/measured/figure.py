@@ -17,6 +17,7 @@ else:
 Positive = Annotated[int, Field(gt=0)]
 
 ABSENT: Any = None  # the default of a Figure: missing, which needs a reason in `missing`
+_read = object.__getattribute__
 
 
 def digits(value: float) -> str:
@@ -83,9 +84,9 @@ class Figures(Model):
     if not TYPE_CHECKING:
 
         def __getattribute__(self, name: str) -> Any:
-            value = super().__getattribute__(name)
+            value = _read(self, name)  # not by super(), which takes as long again, and is asked millions of times
             if value is None:
-                reasons = super().__getattribute__("__dict__").get("missing", {})
+                reasons = _read(self, "__dict__").get("missing", {})
                 if name in reasons:
                     raise Missing(reasons[name])
             return value

@@ -116,7 +116,7 @@ class LagDifference(Figures):
         """What takes how long on the late rank and on the others."""
         times = f"{_ms(self.rank_ns)} on rank {rank}, {_ms(self.others_ns)} on the others"
         if self.kind == "gap":
-            return f"the host runs no operator before `{self.short}` for {times}"
+            return f"before `{self.short}`, the host runs no operator for {times}"
         if self.kind == "host":
             mainly = f", mainly `{self.short}`, take" if self.name else " in general take"
             return f"CPU operators{mainly} {times}"
@@ -174,7 +174,10 @@ class StragglerFigures(Figures):
     @property
     def when(self) -> str:
         """In which steps it is that late."""
-        return "in the median step" if self.late_share == 1 else f"in {100 * self.late_share:.0f} % of the steps"
+        steps = (
+            "the median traced step" if self.late_share == 1 else f"{100 * self.late_share:.0f} % of the traced steps"
+        )
+        return f"in {steps}"
 
     @property
     def explained_share(self) -> float:

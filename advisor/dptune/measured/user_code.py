@@ -188,6 +188,12 @@ class SliceGradients(FunctionOperators):
     )
 
 
+class DoubleFunction(FunctionOperators):
+    """Operators on float64 tensors of 1,024 elements or more that a function of the user calls."""
+
+    operator: str = Field(description="the operator that takes most of the forward time")
+
+
 class UpsampledConvolution(FunctionOperators):
     """1x1 convolutions on tensors that were just upsampled, in a function of the user.
 
@@ -291,6 +297,9 @@ class UserCodeFigures(Figures):
     )
     upsampled_convolutions: list[UpsampledConvolution] = Field(
         default=[], description="functions that upsample tensors before a 1x1 convolution"
+    )
+    double_functions: list[DoubleFunction] = Field(
+        default=[], description="functions that compute on float64 tensors, other than those that decompose matrices"
     )
     clips: bool = Field(False, description="whether a step clips gradients with `torch.nn.utils`")
     packs: bool = Field(False, description="whether a step packs padded sequences, on whose padding no layer computes")

@@ -17,7 +17,7 @@ from dptune.advice import Advice, Report, Saving, Verified
 from dptune.advise.late_places import late_places
 from dptune.advise.limits import COMMUNICATION, LATE
 from dptune.advise.trust import PROFILER_CHEAP
-from dptune.advise.unjudgeable import NO_DATA
+from dptune.advise.unjudgeable import NO_DATA, is_why
 from dptune.measured import Account, EfficiencyFigures, Measured, RankFigures
 from dptune.present.amounts import element_type, milliseconds, percent, several
 from dptune.present.lines import Role
@@ -377,7 +377,9 @@ def _unseen(report: Report) -> list[str]:
     found = [
         finding.text
         for finding in report.trust.findings
-        if finding.level != "unjudgeable" and finding.code != PROFILER_CHEAP
+        if finding.level != "unjudgeable"
+        and finding.code != PROFILER_CHEAP
+        and not is_why(finding, report.headline.why)
     ][:1]
     answered = {advice.rule for advice in report.advice} | set(report.quiet)
     lacking = [skip for skip in report.skipped if skip.could_not_run and skip.rule not in answered]

@@ -66,7 +66,11 @@ def directory_of(record: RunRecord, hint: str = "change to the folder of the scr
     """Where it was started. Raises RunError, with the hint, where that is not here."""
     path = Path(record.working_directory)
     if not record.working_directory or not path.is_dir():
-        where = f"in {record.working_directory}, which is not here" if record.working_directory else "somewhere unknown"
+        where = (
+            f"in {record.working_directory}, which does not exist here"
+            if record.working_directory
+            else "somewhere unknown"
+        )
         raise RunError(f"the run was started {where}", hint)
     return path
 

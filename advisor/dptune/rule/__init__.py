@@ -51,9 +51,11 @@ from dptune.runfile.undivided_losses import UndividedLossFacts
 from dptune.runfile.unrestored_states import UnrestoredStateFacts
 from dptune.runfile.unused import RepeatedPassFacts, UnusedGradientFacts
 from dptune.runfile.weight_penalties import WeightPenaltyFacts
+from dptune.runfile.work_between import LEAST_SAMPLES, HostWork
 
 __all__ = [
     "LEADING",
+    "LEAST_SAMPLES",
     "UNVALIDATED",
     "ActiveDropoutFacts",
     "BroadcastLossFacts",
@@ -68,6 +70,7 @@ __all__ = [
     "EqualGenerators",
     "EvaluationModeFacts",
     "FrozenFeatureFacts",
+    "HostWork",
     "HotFunction",
     "IgnoredTargetFacts",
     "KeptWeightFacts",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import isclose, isfinite
 from typing import Any
@@ -120,13 +120,13 @@ class RecordedView:
         levels = [inferred.confidence[name] for name in self.used if name in inferred.confidence] if inferred else []
         return min(levels, key=CONFIDENCES.index, default="high")
 
-    def explained(self, *names: str) -> bool:
+    def explained(self, *names: str, but: Collection[str] = ()) -> bool:
         """Whether advice of another rule on time names one of these: a function, or a file and line.
 
-        Only a `last` rule sees the advice of other rules.
+        Only a `last` rule sees the advice of other rules; `but`: rules that do not count.
         """
         words = [re.compile(rf"(?<![\w.]){re.escape(name)}(?=`| \(| at |[,;)]|$)") for name in names if name]
-        texts = (text for advice in self.advised if advice.kind == "time" for text in _texts(advice))
+        texts = (text for each in self.advised if each.kind == "time" and each.rule not in but for text in _texts(each))
         return any(word.search(text) for text in texts for word in words)
 
     def weights_agree(self) -> bool | None:

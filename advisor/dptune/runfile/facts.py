@@ -21,6 +21,7 @@ from dptune.runfile.discarded_gradients import DiscardedGradientFacts
 from dptune.runfile.doubled import DoubledFacts
 from dptune.runfile.evaluation_mode import EvaluationModeFacts
 from dptune.runfile.frozen_norms import FrozenNormFacts
+from dptune.runfile.histories import HistoryFacts
 from dptune.runfile.ignored_targets import IgnoredTargetFacts
 from dptune.runfile.iterators import IteratorFacts
 from dptune.runfile.kept import KeptFacts
@@ -236,6 +237,7 @@ class Facts:
     `shifted_labels` how far targets are ahead of token ids;
     `weight_penalty` squared weights in the loss;
     `same_results` functions that compute the same in every step;
+    `histories` lines that join the values of all steps so far in each step;
     `keeps_logits` the line of a Trainer of transformers whose evaluation keeps all logits for `compute_metrics`;
     `library_calls` the script's calls that set up a library, as `TrainingArguments`;
     `scaled_clipping` the line that clips gradients before they are unscaled;
@@ -323,6 +325,7 @@ class Facts:
     loss_scaling: LossScalingFacts | None = None
     scaled_clipping: ScaledClippingFacts | None = None
     same_results: list[SameResultFacts] = field(default_factory=list)
+    histories: list[HistoryFacts] = field(default_factory=list)
     keeps_logits: str | None = None
     library_calls: list[LibraryCallFacts] = field(default_factory=list)
     hooks: list[RegisteredHookFacts] = field(default_factory=list)

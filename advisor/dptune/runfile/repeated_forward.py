@@ -15,8 +15,9 @@ class RepeatedForwardFacts:
     distinct inputs; for prefixes only the longest counts. `lines` are the script's lines that lead to the calls, first
     that of the call to keep. `without_graph`: the repeated calls run without gradients, and the one to keep with them.
     `trained`: they run on what the step has trained the module on, whatever they return; `in_training` mode they also
-    draw random numbers and update statistics. `rows_repeat`: how often each row of the inputs occurs, if more than
-    once; `inputs` then counts the distinct rows.
+    draw random numbers and update statistics. `unused`: they run with gradients, but no backward pass uses
+    their outputs. `rows_repeat`: how often each row of the inputs occurs, if more than once; `inputs` then counts the
+    distinct rows.
 
     By watched step: `step_ns` its duration, `again_ns` the host time of the calls that are not needed, `graph_ns` the
     part of it with gradients, which the backward pass goes through again, and `forward_ns` that of all forward passes
@@ -31,6 +32,7 @@ class RepeatedForwardFacts:
     without_graph: bool = False
     trained: bool = False
     in_training: bool = False
+    unused: bool = False
     rows_repeat: int = 1
     step_ns: list[int] = field(default_factory=list)
     again_ns: list[int] = field(default_factory=list)

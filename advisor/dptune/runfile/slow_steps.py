@@ -186,7 +186,11 @@ def _made(rank: int, cause: Cause, extra: dict[int, float], durations_ns: Sequen
 def departures(window: Window, usual: Sequence[int]) -> list[tuple[SampledFacts, Cause]]:
     """Each place, with what the script calls there beside its way through every step: name, line and kind."""
     common = set(usual)
-    ways = [place.path for place in window.sampled if place.phase in _STEPPING and common.intersection(place.steps)]
+    ways = [
+        place.path
+        for place in window.sampled
+        if place.phase in _STEPPING and place.kind != "evaluation" and common.intersection(place.steps)
+    ]
     in_training = {line for way in ways for line in way}
     found: list[tuple[SampledFacts, Cause]] = []
     beside: list[tuple[SampledFacts, Cause]] = []

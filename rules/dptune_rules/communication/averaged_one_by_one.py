@@ -103,6 +103,7 @@ def check(run: RunView) -> Iterator[Advice]:
             f"step): DDP {instead}",
             why="Each call pays the latency of a collective, and no compute overlaps with it.",
             changes=[],
+            remedy="Remove the script's own averaging and its broadcast of parameters.",
             saves=_saving(run, shares, call.sent_bytes / facts.calls_steps),
             confidence="high",
             evidence=[
@@ -114,8 +115,7 @@ def check(run: RunView) -> Iterator[Advice]:
                 Evidence(label="time in these calls", value=share, unit="of a step (untraced)"),
             ],
             numerics="changes" if of_parameters and call.function == "all_reduce" else "same",
-            watch="Remove the script's own averaging and its broadcast of parameters. Floating-point summation order "
-            "changes.",
+            watch="Floating-point summation order changes.",
             fingerprint=f"{RULE.code}:{call.where}",
         )
 

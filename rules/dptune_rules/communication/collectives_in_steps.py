@@ -11,7 +11,8 @@ that call collectives for a line of the script, with the setting that avoids the
 broadcast or scatter objects for a line of the script. On a CPU the share is the time that the script spent in these
 calls in untraced steps. On a GPU, waiting in them for a rank that is late by 10 % of the step is left out, because the
 all-reduce of gradients would wait for it instead. Nothing is reported where the library that runs the training
-loop calls all of them, nor for the all-reduces of `clip_grad_norm_` over sharded gradients: the norm needs them.
+loop calls all of them, nor for the all-reduces of `clip_grad_norm_` over sharded gradients: the norm needs them, unless
+a loop calls it for each parameter.
 
 ## Why it matters
 
@@ -32,6 +33,7 @@ once more in each step. Objects are pickled, and their sizes are sent in a colle
   samples is sent directly; a list of objects is pickled element by element.
 - `full_tensor()` for logging: reduce each rank's shard (`to_local()`) to one number, put all of them into one tensor,
   and all-reduce that every hundred steps.
+- `clip_grad_norm_` for each parameter of a sharded model: call it once with all parameters, which all-reduces one norm.
 - One rank that reads the data for all: let each rank read its own part (`DistributedSampler`).
 - Values that must be reduced in each step: pass `async_op=True`, and wait when the result is needed.
 
@@ -62,7 +64,7 @@ from typing import NamedTuple
 
 from dptune.advice import Advice, Evidence, Saving
 from dptune.measured import CommunicationFigures, digits
-from dptune.rule import CallFacts, DdpFacts, Rule, RunView, Threshold
+from dptune.rule import CallFacts, ClippingFacts, DdpFacts, Rule, RunView, Threshold
 
 # What spares the collectives of a library's function, by its package and its name.
 _LIGHTNING = dict.fromkeys(
@@ -96,6 +98,12 @@ TENSORS = {
 _KEPT_EQUAL = "leave it out: DDP gives all ranks the same gradients, which keeps equal weights equal"
 _MOST_PARAMETERS = 0.9  # of their bytes, from which on what is sent after a step are the model's parameters
 _OF_SHARDS = "reduce each rank's shard with to_local(), and log every N steps"
+
+_CLIPPED = "clip all parameters in one clip_grad_norm_ call, which all-reduces one norm"
+_OWN_NORMS = "One call scales all gradients by one norm. Its usual max_norm is larger than that of single parameters."
+ONE_BY_ONE = (
+    8  # calls of clip_grad_norm_ for a step of one optimizer, from which on a loop clips parameter by parameter
+)
 
 EACH_STEP = 0.5  # calls for each step from which on a line is taken to belong to the steps
 
@@ -221,10 +229,16 @@ def check(run: RunView) -> Iterator[Advice]:
             )
             for line in called
         ],
-        numerics="same",
-        watch=_NEEDED if any(line.setting in ("", _GATHERED) and line.name not in BARRIERS for line in called) else "",
+        numerics="changes" if _CLIPPED in settings else "same",
+        watch=_watch(called),
         fingerprint=RULE.code,
     )
+
+
+def _watch(called: list[_Called]) -> str:
+    if any(line.setting == _CLIPPED for line in called):
+        return _OWN_NORMS
+    return _NEEDED if any(line.setting in ("", _GATHERED) and line.name not in BARRIERS for line in called) else ""
 
 
 def _longest_wait(run: RunView) -> float:
@@ -245,6 +259,8 @@ def _called(run: RunView, at: int) -> dict[tuple[str, str], _Called]:
         package, _, function = call.through.partition(".")
         setting = SETTINGS.get(package, {}).get(function.rpartition(".")[2], "") if call.library else ""
         setting = _of_objects(call.function, function, call.library, setting)
+        if _clips_one_by_one(facts.clipping, call):
+            setting = _CLIPPED
         if call.calls < EACH_STEP * facts.calls_steps or (call.library and not setting):
             continue
         if call.function in TENSORS:
@@ -263,6 +279,13 @@ def _called(run: RunView, at: int) -> dict[tuple[str, str], _Called]:
         before = found.get((called.name, called.where)) if call.library else None
         found[called.name, called.where] = called if before is None else before.with_others(called)
     return found
+
+
+def _clips_one_by_one(lines: list[ClippingFacts], call: CallFacts) -> bool:
+    """Whether the line clips sharded gradients by a norm for each parameter."""
+    return call.through == CLIPPING and any(
+        clipped.where == call.where and clipped.calls >= ONE_BY_ONE * clipped.steps > 0 for clipped in lines
+    )
 
 
 def _sends_parameters(wrapped: list[DdpFacts], call: CallFacts, steps: int) -> bool:
@@ -336,7 +359,8 @@ def _of_a_wrapper(run: RunView, row: CommunicationFigures) -> bool:
     facts = run.any_facts()
     if row.known("purpose") in ("gradients", "sharding") or (facts.fsdp and row.known("purpose") is None):
         return True
-    if row.kind == "all_reduce" and any(call.through == CLIPPING for call in facts.calls):
+    clips = [call for call in facts.calls if call.through == CLIPPING]
+    if row.kind == "all_reduce" and any(not _clips_one_by_one(facts.clipping, call) for call in clips):
         return True
     if row.known("phase") == "forward" and any(ddp.sync_batch_norm for ddp in facts.ddp):
         return True  # statistics of batches, gathered by the module

@@ -136,7 +136,7 @@ def _cause(waited: LaunchIdleFigures | None) -> str:
     first = _one_kernel(waited)
     if waited is not None and first is not None:
         busiest = next(iter(waited.operators), None)
-        host = f". The host then runs {_often(busiest)}" if busiest is not None else ""
+        host = f". Busiest host operator: {_often(busiest)}" if busiest is not None else ""
         return f"{100 * first.share:.0f} % of that time is before one kernel, `{short_name(first.name)}`{host}"
     return ""
 

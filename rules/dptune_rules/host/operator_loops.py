@@ -94,6 +94,8 @@ LAYERS = {
     "aten::rnn_relu_cell": 'nn.RNN(nonlinearity="relu")',
 }  # a layer that runs all cells in one call
 IF_APART = "use one call if none needs the result of the one before"
+SLICES = "DP622"  # which reports what the slices of a loop take
+TIMES_SLICES = 1.5  # as long as its slices: without them, the loop still takes a third of its time
 BACKWARD_ERROR = 0.3  # relative, of the backward pass, which only traced steps show
 
 RULE = Rule(
@@ -143,8 +145,18 @@ def _called(loop: OperatorLoop, named: Sequence[OperatorLoop]) -> list[tuple[str
 
 
 def _explained(run: RunView, loop: OperatorLoop) -> bool:
-    """Whether another rule names the function, or the line where most of its time goes: a collective, say."""
-    return run.explained(loop.at, loop.name, run.hottest_line(loop.name, loop.at) or "")
+    """Whether another rule names the function, or the line where most of its time goes: a collective, say.
+
+    Slices are only a part of a loop that takes much longer than they do.
+    """
+    slices = [
+        function.share
+        for function in run.measured.user_code.slice_gradients
+        if (function.name, function.at) == (loop.name, loop.at)
+    ]
+    whole = loop.share * (1 + (loop.backward_share or 0.0))
+    but = (SLICES,) if slices and whole >= TIMES_SLICES * max(slices) else ()
+    return run.explained(loop.at, loop.name, run.hottest_line(loop.name, loop.at) or "", but=but)
 
 
 def _share(run: RunView, loop: OperatorLoop, called: Sequence[tuple[str, str]] = ()) -> float:

@@ -11,7 +11,9 @@ forward share is the host time of these calls, on a GPU their part of the comput
 share is their part of the backward pass.
 
 It also finds passes without gradients, in training or evaluation mode, on a batch that the module was trained on: in
-the previous step, or earlier in the same step. Their outputs are not compared.
+the previous step, or earlier in the same step. Their outputs are not compared. A pass with gradients counts in the same
+way if no backward pass goes through its outputs by the end of the next step, once for each batch; labels among its
+arguments may differ.
 
 Other calls that differ do not count: with another dropout mask, with and without gradients of the input, in training
 and evaluation mode, or after an optimizer step. Neither do activation checkpointing, gradient caching, accumulation
@@ -115,7 +117,7 @@ def check(run: RunView) -> Iterator[Advice]:
 
 def _unneeded(found: RepeatedForwardFacts) -> str:
     if found.trained:
-        return "the passes without gradients"
+        return "the passes whose gradients are not used" if found.unused else "the passes without gradients"
     if found.rows_repeat > 1:
         return f"all but one in {found.rows_repeat} rows"
     return "all but the longest prefix" if found.prefixes else "all calls but the first"
@@ -123,7 +125,7 @@ def _unneeded(found: RepeatedForwardFacts) -> str:
 
 def _kind(found: RepeatedForwardFacts) -> str:
     if found.trained:
-        return ":trained"
+        return ":unused" if found.unused else ":trained"
     return ":rows" if found.rows_repeat > 1 else ":prefixes" if found.prefixes else ""
 
 
@@ -136,6 +138,11 @@ def _title(found: RepeatedForwardFacts) -> str:
         )
     if found.trained:
         trained, again = _at(found.lines[:1]), _at(found.lines[1:])
+        if found.unused:
+            return (
+                f"`{found.module}` runs a second time{again} on the batch it is trained on{trained}, and no backward "
+                "pass uses the result: use the outputs of the training pass"
+            )
         return (
             f"`{found.module}` runs again without gradients{again} on the batch it was trained on{trained}: use the "
             "outputs of the training pass"

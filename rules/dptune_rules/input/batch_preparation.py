@@ -6,7 +6,7 @@ from dptune.measured import PreparingFigures
 from dptune.rule import HotFunction, LoaderFacts, RunView, Threshold
 from dptune_rules.input.loader_cores import COMPUTED_SHARE
 
-MOST_SHARE = Threshold("most_share", 0.6, "a smaller part of batch preparation is not what makes it slow")
+MOST_SHARE = Threshold("most_share", 0.6, "a smaller part does not explain slow batch preparation")
 BY_INDEX = ("TensorDataset",)  # takes a list of indices as well as one
 # Of the CPU time of preparing batches of a TensorDataset, one call for each tensor saved 87, 84, 64, 43 and -24 % for
 # samples of 0.3, 0.3, 4, 12 and 48 KiB (torch 2.13).

@@ -77,8 +77,14 @@ def check(run: RunView) -> Iterator[Advice]:
     figures = [memory for memory in run.measured.memory if memory.known("malloc_share") is not None]
     if not figures:
         return
+    idles = _idles(run)
     held, idle, worst = max(
-        ((_held(run, memory), _idle(run, memory), memory) for memory in figures), key=lambda candidate: candidate[0]
+        (
+            (_held(memory, share), share, memory)
+            for memory in figures
+            for share in [idles.get((memory.rank, memory.device))]
+        ),
+        key=lambda candidate: candidate[0],
     )
     share = run.unstretched(held)
     impact = run.impact(share, WORTH_SHARE)
@@ -137,22 +143,23 @@ def _resharding(run: RunView, worst: MemoryFigures) -> str:
     )
 
 
-def _held(run: RunView, memory: MemoryFigures) -> float:
+def _held(memory: MemoryFigures, idle: float | None) -> float:
     """The share of a rank's steps that its calls can cost: no more than its GPU is idle.
 
     A call that returns memory waits for the GPU: while that computes, or waits for another rank in a collective, the
     step would take as long without the call.
     """
-    idle = _idle(run, memory)
     return memory.malloc_share if idle is None else min(memory.malloc_share, idle)
 
 
-def _idle(run: RunView, memory: MemoryFigures) -> float | None:
-    """The share of the steps in which the GPU is idle; None where the trace does not tell."""
-    devices = [
-        device for rank in run.measured.ranks if rank.rank == memory.rank for device in rank.devices if device.steps
-    ]
-    return next((gpu.total.share("idle_ns") for gpu in devices if gpu.device == memory.device), None)
+def _idles(run: RunView) -> dict[tuple[int, str], float]:
+    """By rank and device the share of the steps in which the GPU is idle; none where the trace does not tell."""
+    return {
+        (rank.rank, device.device): device.total.share("idle_ns")
+        for rank in run.measured.ranks
+        for device in rank.devices
+        if device.steps
+    }
 
 
 def _paying(memory: MemoryFigures) -> tuple[int, int]:

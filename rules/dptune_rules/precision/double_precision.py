@@ -6,6 +6,10 @@ The dtypes of the gradients of DistributedDataParallel modules, and of the param
 are float64 the model computes in double precision. The line named is the call that made them float64: `.double()`,
 `.to(torch.float64)` or `.type(torch.float64)` of a module, or `torch.set_default_dtype(torch.float64)`.
 
+Otherwise the functions of the script that compute on float64 tensors, from the detailed window: as a share of the step,
+with their backward pass. Tensors of fewer than 1,024 elements do not count, nor do functions that decompose matrices or
+solve equations.
+
 ## Why it matters
 
 A double takes twice the memory, twice the bytes on every link, and on a CPU at least twice the time, because half as
@@ -18,9 +22,11 @@ and parameters then do not match, and `.double()` makes them match.
 ## What to change
 
 Use `model.float()`, and `tensor.float()` where data comes from NumPy; remove `torch.set_default_dtype(torch.float64)`.
+In a function: convert the constant that is float64, for example a buffer made with NumPy, and drop casts to float64.
 
-The saving is an upper bound: all compute and communication. On a CPU expect half of it, and four fifths for
-convolutions, which oneDNN implements for float32 only; on a GPU without fast fp64 expect nearly all compute.
+The saving is an upper bound: all compute and communication, or all time of the function's operators. On a CPU expect
+half of it, and four fifths for convolutions, which oneDNN implements for float32 only; on a GPU without fast fp64
+expect nearly all compute.
 
 ## When to leave it alone
 
@@ -39,7 +45,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from dptune.advice import Advice, Evidence, impact_of
-from dptune.rule import Rule, RunView
+from dptune.measured import DoubleFunction
+from dptune.rule import Rule, RunView, Threshold
+from dptune_rules.call_paths import call_path_evidence
+from dptune_rules.host.costly_functions import costs
+
+WORTH_SHARE = Threshold("worth_share", 0.1, "of a function: float32 takes about half as long, 5 % of a step")
 
 WIDE = ("float64", "double")
 
@@ -50,6 +61,7 @@ RULE = Rule(
     kind="time",
     summary="model parameters are float64",
     since="0.1",
+    thresholds=(WORTH_SHARE,),
 )
 
 
@@ -57,6 +69,10 @@ def check(run: RunView) -> Iterator[Advice]:
     """Propose single precision where the parameters are doubles."""
     wide = _wide(run)
     if wide is None:
+        code = run.measured.known("user_code")
+        for function in code.double_functions if code is not None else ():
+            if run.impact(function.share, WORTH_SHARE):
+                yield _of_function(run, function)
         return
     whose, label, dtypes = wide
     share = run.unstretched(run.measured.share("compute_ns") + run.measured.share("exposed_communication_ns"))
@@ -89,6 +105,33 @@ def check(run: RunView) -> Iterator[Advice]:
         numerics="changes",
         watch="float32 keeps 7 decimal digits of 16: compare the loss over the first few hundred steps.",
         fingerprint=f"{RULE.code}:{whose}",
+    )
+
+
+def _of_function(run: RunView, function: DoubleFunction) -> Advice:
+    where = run.hottest_line(function.name, function.at) or function.at
+    return Advice(
+        rule=RULE.code,
+        slug=RULE.name,
+        kind=RULE.kind,
+        impact=impact_of(function.share / 2) or "low",  # as above
+        title=f"`{function.name}` ({where}) computes on float64 tensors for {100 * function.share:.0f} % of the step, "
+        "although most parameters are not float64: convert its constants and inputs to float32",
+        why="float64 takes twice the memory and bandwidth, and at most half the arithmetic throughput. One float64 "
+        "operand makes the results float64.",
+        changes=[],
+        saves=run.bound(0.0, function.share, "the operators on float64 tensors and their backward pass"),
+        confidence="medium",
+        evidence=[
+            *costs(f"{function.name} at {function.at}", function),
+            Evidence(label="operators on float64 tensors", value=round(function.calls, 1), unit="per step"),
+            Evidence(label="most of it in", value=function.operator),
+            *call_path_evidence(run, function.name, function.at),
+        ],
+        numerics="changes",
+        watch="float32 keeps 7 decimal digits of 16: keep float64 for sums over many values and differences of large "
+        "ones.",
+        fingerprint=f"{RULE.code}:{function.name}",
     )
 
 

@@ -73,6 +73,7 @@ def check(run: RunView) -> Iterator[Advice]:
         f"({digits(100 * share)} % of a step): use the channels_last memory format",
         why="Tensor cores compute convolutions in NHWC, but these tensors are in NCHW.",
         changes=[],
+        remedy="Convert the model and its input: .to(memory_format=torch.channels_last).",
         saves=run.bound(0.0, share, "the time of these kernels"),
         confidence="medium",
         evidence=[
@@ -85,7 +86,6 @@ def check(run: RunView) -> Iterator[Advice]:
             Evidence(label="kernels", value=round(run.measured.matmul.layout_calls, 1), unit="per rank and step"),
         ],
         numerics="same",
-        watch="Convert the model and its input: .to(memory_format=torch.channels_last). Results agree up to "
-        "floating-point rounding.",
+        watch="Results agree up to floating-point rounding.",
         fingerprint=RULE.code,
     )

@@ -217,7 +217,7 @@ def check(run: RunView) -> Iterator[Advice]:
         kind=RULE.kind,
         impact=impact if sure else "low",
         title=_of_more_work(run, late)
-        or f"Rank {late.rank} arrives {digits(late.lag_ns / 1e6)} ms late {late.when}, and the others wait for it: "
+        or f"Rank {late.rank} arrives {digits(late.lag_ns / 1e6)} ms late {late.when} and holds up the others: "
         f"{why[0] if why else 'the cause is not known'}",
         why="Collectives are synchronous, so the slowest rank sets the pace."
         + (f" It spends longer than the others in `{at.function}` ({at.where})." if at else "")
@@ -330,7 +330,7 @@ def _evidence(run: RunView, late: StragglerFigures, lag_share: float) -> Iterato
     )
     unit = "of the steps" if late.late_share == 1 else "of the steps in which it is late"
     yield Evidence(label="last to arrive", value=late.steps_share, unit=unit, rank=late.rank)
-    yield Evidence(label="wait of the other ranks", value=_others_wait(run, late), unit="of a step, their mean").at(
+    yield Evidence(label="the other ranks wait", value=_others_wait(run, late), unit="of a step (mean)").at(
         run.measured.where("exposed_waiting_ns")
     )
     ratio = late.known("work_ratio")
@@ -345,11 +345,10 @@ def _causes(late: StragglerFigures, cause: LagCause | None, covered: float) -> I
         yield Evidence(
             label=f"explained by {difference.subject}",
             value=difference.share,
-            unit="of its lag",
-            rank=late.rank,
+            unit=f"of rank {late.rank}'s lag",
         )
     if cause:
-        yield Evidence(label=LAG_CLASSES[cause], value=covered, unit="of its lag", rank=late.rank)
+        yield Evidence(label=LAG_CLASSES[cause], value=covered, unit=f"of rank {late.rank}'s lag")
 
 
 def _line(rank: int, at: LateLine | None) -> Iterator[Evidence]:

@@ -16,7 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 def free_port():
     with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
+        listener.bind(("127.0.0.1", 10_000 + os.getpid() % 20_000))  # outside of what the system gives to others
         return listener.getsockname()[1]
 
 

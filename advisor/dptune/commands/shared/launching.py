@@ -18,7 +18,7 @@ def script_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-m", dest="module", action="store_true", help="run a module, as `python -m` does")
     script = "the script, with -m the module, or the command of a launcher"
     parser.add_argument("script", nargs="?", metavar="train.py", help=script)
-    parser.add_argument("script_arguments", nargs=argparse.REMAINDER, metavar="...", help="its own arguments")
+    parser.add_argument("script_arguments", nargs=argparse.REMAINDER, metavar="...", help="arguments of the script")
 
 
 def launch_of(args: argparse.Namespace, verb: str) -> Launch:

@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 from dptune.errors import UsageError
 
 _WIDEST = 100
+_BEFORE_PERCENT, _KEPT = re.compile(r"(?<=\d) (?=%)"), "\N{NO-BREAK SPACE}"  # a line does not start with %
 BETWEEN = "\0"  # what `--` becomes where it is kept: no path can be called that
 
 
@@ -33,7 +34,10 @@ class _Paragraphs(argparse.RawDescriptionHelpFormatter):
         filled = []
         for as_it_is, lines in itertools.groupby(text.splitlines(), lambda line: not line or line[0].isspace()):
             paragraph = list(lines)
-            filled += paragraph if as_it_is else textwrap.wrap(" ".join(paragraph), min(width, _WIDEST))
+            if not as_it_is:
+                joined = _BEFORE_PERCENT.sub(_KEPT, " ".join(paragraph))
+                paragraph = [row.replace(_KEPT, " ") for row in textwrap.wrap(joined, min(width, _WIDEST))]
+            filled += paragraph
         return "\n".join(indent + line for line in filled)
 
 

@@ -25,9 +25,9 @@ def trial_arguments(group: argparse._ArgumentGroup) -> None:
     """Declare how long a trial is."""
     group.add_argument("--warmup", type=count, default=5, metavar="N", help="warm-up steps to skip (default: 5)")
     group.add_argument(
-        "--steps", type=positive, default=30, metavar="N", help="minimum number of steps timed per trial (default: 30)"
+        "--steps", type=positive, default=30, metavar="N", help="time at least N steps per trial (default: 30)"
     )
-    words = "minimum time a trial times steps for, in seconds (default: 3; shorter trials measure machine noise)"
+    words = "time steps for at least S seconds per trial (default: 3; shorter trials measure machine noise)"
     group.add_argument("--seconds", type=seconds_or_none, default=3.0, metavar="S", help=words)
 
 

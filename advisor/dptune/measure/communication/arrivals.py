@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import mean, median
+from statistics import median
 
 from dptune.measure.communication.lag import Lateness, lags
 from dptune.measure.communication.matching import Exchange
@@ -78,12 +78,13 @@ def arrivals(
     for lateness in late:
         by_rank[lateness.rank].append(lateness)
     by_step = lags(late)
+    whole = _Whole.of(computing.values())
     return {
         rank: _figures(
             took_part[rank],
             by_rank[rank],
             [StepLag(number=step, lag_ns=by_step.get((step, rank), 0)) for step in sorted(steps[rank])],
-            _compute(rank, computing),
+            _compute(computing.get(rank), whole),
             rank in computing and computing[rank].on_cpu,
             known=rank not in recorded,
         )
@@ -174,25 +175,48 @@ def _figures(
     )
 
 
-def _compute(rank: int, computing: Mapping[int, Computing]) -> LagCause:
+@dataclass(frozen=True)
+class _Whole:
+    """What all ranks compute together."""
+
+    ranks: int
+    operations: float
+    compute_ns: float
+    usual_ns: float
+    optimizer_ns: float
+    optimizing: int  # ranks whose optimizer's time is known
+
+    @classmethod
+    def of(cls, computing: Collection[Computing]) -> _Whole:
+        """The sums over ranks."""
+        return cls(
+            len(computing),
+            sum(each.operations for each in computing),
+            sum(each.compute_ns for each in computing),
+            sum(each.usual_ns for each in computing),
+            sum(each.optimizer_ns or 0.0 for each in computing),
+            sum(1 for each in computing if each.optimizer_ns),
+        )
+
+
+def _compute(computing: Computing | None, whole: _Whole) -> LagCause:
     """More operations, or larger ones: all of those take longer, and the optimizer's do not. Else slower ones."""
-    rank_computing, others = computing.get(rank), [each for other, each in computing.items() if other != rank]
-    if rank_computing is None or not others:  # it, or each other rank, has no step that is accounted for
+    others = whole.ranks - 1
+    if computing is None or not others:  # it, or each other rank, has no step that is accounted for
         return "slower compute"
-    if rank_computing.operations > (1 + _MORE) * mean(each.operations for each in others):
+    if computing.operations * others > (1 + _MORE) * (whole.operations - computing.operations):
         return "more compute"
-    known = [each.optimizer_ns for each in others if each.optimizer_ns]
-    if not rank_computing.optimizer_ns or len(known) < len(others):
+    if not computing.optimizer_ns or whole.optimizing < whole.ranks:
         return "slower compute"
-    longer = _times(rank_computing.compute_ns, [each.compute_ns for each in others]) - 1
-    larger = _times(rank_computing.usual_ns, [each.usual_ns for each in others]) - 1
-    slower = _times(rank_computing.optimizer_ns, known) - 1
+    longer = _times(computing.compute_ns, whole.compute_ns, others) - 1
+    larger = _times(computing.usual_ns, whole.usual_ns, others) - 1
+    slower = _times(computing.optimizer_ns, whole.optimizer_ns, others) - 1
     return "more compute" if larger >= _AS_MUCH * longer > slower else "slower compute"
 
 
-def _times(value: float, others: Sequence[float]) -> float:
-    """How many times the mean of the others."""
-    return value / mean(others) if any(others) else 1.0
+def _times(value: float, whole: float, others: int) -> float:
+    """How many times the mean of that number of others."""
+    return value * others / (whole - value) if whole > value else 1.0
 
 
 def _cause(

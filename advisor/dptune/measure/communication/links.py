@@ -34,7 +34,7 @@ _NO_PEAK = "the peak of the links of this device is not in dptune's table"
 _ONE_GPU = "its ranks share a GPU"  # in place of the name of a device: no link joins it with itself
 _NETWORK = "nothing says what network joins the hosts"
 _NO_HOSTS = "the hosts of its ranks are not known"
-_SHARED = "every call shared its time with another collective"
+_SHARED = "every call overlapped another collective"
 _OUTER = 0.05  # of a collective's transfer, at each end; 4 % was seen on a busy machine
 _NS_PER_S = 1e9
 

@@ -1,11 +1,14 @@
 """Message sizes for calls that were recorded without shapes.
 
 The light window has no shapes; the detailed window of the same rank has. A step makes the same collectives every
-time, so the calls of a light step take their sizes, in order, from those of a detailed step.
+time, so the calls of a light step take their sizes, in order, from those of a detailed step. Threads of gloo may start
+two calls in another order in some steps: then the sizes are those of DDP's buckets, else those of the most frequent
+order.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
@@ -29,14 +32,16 @@ def with_sizes(light: list[Call], detailed: list[Call], facts: Facts | None) -> 
     """The light calls, with type, size and group of the detailed window, else of DDP's buckets, where they fit."""
     if all(call.message_bytes is not None for call in light):
         return light
-    pattern = _pattern(detailed)
+    pattern, alike = _pattern(detailed)
     buckets, dtype = _buckets(facts)
     sized: list[Call] = []
     for step in _by_step(light):
-        if pattern and [call.kind for call in step] == [call.kind for call in pattern]:
+        fits = bool(pattern) and [call.kind for call in step] == [call.kind for call in pattern]
+        of_buckets = step if fits and alike else _reduced(step, buckets, dtype)
+        if fits and any(call.message_bytes is None for call in of_buckets):
             sized += [_sized(call, model) for call, model in zip(step, pattern, strict=True)]
         else:
-            sized += _reduced(step, buckets, dtype)
+            sized += of_buckets
     return sized
 
 
@@ -53,11 +58,17 @@ def _sized(call: Call, model: Call) -> Call:
     )
 
 
-def _pattern(detailed: list[Call]) -> list[Call]:
-    """The calls of one step with sizes; nothing where the detailed steps differ from each other."""
+def _pattern(detailed: list[Call]) -> tuple[list[Call], bool]:
+    """The calls of one step with sizes, in the most frequent order, and whether all detailed steps have this order.
+
+    Nothing where steps differ in more than the order.
+    """
     steps = _by_step(detailed)
-    shapes = {tuple((call.kind, call.dtype, call.message_bytes) for call in step) for step in steps}
-    return steps[0] if len(shapes) == 1 else []
+    orders = [tuple((call.kind, call.dtype, call.message_bytes) for call in step) for step in steps]
+    if len({frozenset(Counter(order).items()) for order in orders}) != 1:
+        return [], False
+    usual, count = Counter(orders).most_common(1)[0]
+    return steps[orders.index(usual)], count == len(orders)
 
 
 def _reduced(step: list[Call], buckets: Sequence[int], dtype: str | None) -> list[Call]:
@@ -77,11 +88,13 @@ def _reduced(step: list[Call], buckets: Sequence[int], dtype: str | None) -> lis
 def _buckets(facts: Facts | None) -> tuple[list[int], str | None]:
     """Bucket sizes in bytes in the order they are reduced, and their type where all gradients have one.
 
-    A comm hook sends something else than the bucket.
+    A comm hook sends something else than the bucket. A search for unused parameters also reduces the flags it found.
     """
     if facts is None or len(facts.ddp) != 1 or facts.ddp[0].comm_hook not in (None, "", "None"):
         return [], None
     (ddp,) = facts.ddp
+    if ddp.find_unused_parameters and not ddp.static_graph:
+        return [], None
     dtype = dtype_of(ddp.gradient_dtypes[0]) if len(ddp.gradient_dtypes) == 1 else None
     return ddp.rebuilt_bucket_sizes or ddp.bucket_sizes, dtype
 

@@ -28,7 +28,7 @@ _TYPES = {0: "cpu", 1: "cuda", 6: "cuda", 12: "xpu", 15: "hpu", 19: "mtia"}
 _CPU = 0
 _LEAST_TIMES = 3  # of fewer growths the median is one of them, or the mean of two
 
-_NO_EVENTS = "no allocations were recorded in its steps: only the detailed window has them, and it is read for one rank"
+_NO_EVENTS = "allocations are recorded in the detailed window only, which is read for one rank"
 _NO_RUN = (
     "neither torch's memory statistics nor allocations in the steps were recorded: use `dptune profile`, or "
     "profile_memory=True in torch.profiler"

@@ -24,6 +24,7 @@ from dptune.measure.host.broadcast_reductions import broadcast_reductions
 from dptune.measure.host.callers import PYTHON_CATEGORIES, has_stacks
 from dptune.measure.host.convolutions import long_convolutions
 from dptune.measure.host.decompositions import decompositions
+from dptune.measure.host.double_operators import double_functions
 from dptune.measure.host.enclosing import NOWHERE
 from dptune.measure.host.full_sorts import full_sorts
 from dptune.measure.host.loops import Loop, loops
@@ -79,6 +80,7 @@ def user_code(views: Sequence[RankView], untraced_ns: Mapping[int, float]) -> Us
         memory_bound=memory_bound_functions(having_stacks),
         slice_gradients=slice_gradients(having_stacks, untraced_ns),
         upsampled_convolutions=upsampled_convolutions(having_stacks, untraced_ns),
+        double_functions=double_functions(having_stacks, untraced_ns),
         clips=any(_clips(view.columns) for view in having_stacks),
         packs=any(len(view.columns.rows(OPERATOR_CATEGORIES, _PACKING.__eq__)) for view in having_stacks),
     )

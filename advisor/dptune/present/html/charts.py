@@ -18,6 +18,7 @@ SCALE = 1000  # width of an SVG in its own units
 _LEAST_CAPTION = 0.02  # of a bar: a part of less has no room for a caption; the style hides others that do not fit
 _FIRST, _LAST = 0.04, 0.9  # of an axis: a label before or after that is not centered, to stay within the picture
 _LEAST_MARK = 0.5  # units: what is too short to be seen is drawn that long
+DASHED = "6 4"  # of a line that is a limit
 
 
 class Part(NamedTuple):
@@ -118,11 +119,11 @@ def dot(x: float, y: float, color: str, tooltip: str) -> str:
     return f'<path class="dot" d="{where}" stroke="{color}"><title>{text(tooltip)}</title></path>'
 
 
-def curve(points: Iterable[tuple[float, float]], color: str, dashed: bool = False) -> str:
-    """A line through points at shares of the axes."""
+def curve(points: Iterable[tuple[float, float]], color: str, dashes: str = "") -> str:
+    """A line through points at shares of the axes; `dashes` and gaps as SVG has them."""
     path = " ".join(f"{x * SCALE:.1f},{SCALE * (1 - y):.1f}" for x, y in points)
-    dashes = ' stroke-dasharray="6 4"' if dashed else ""
-    return f'<polyline class="curve" points="{path}" stroke="{color}"{dashes}/>'
+    dashed = f' stroke-dasharray="{dashes}"' if dashes else ""
+    return f'<polyline class="curve" points="{path}" stroke="{color}"{dashed}/>'
 
 
 def time_ticks(whole_ns: float) -> list[Tick]:

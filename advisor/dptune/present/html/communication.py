@@ -19,6 +19,7 @@ _HIDDEN, _TRANSFER, _WAITING = COLORS["compute"], COLORS["communication"], COLOR
 _PEAK = "#cc79a7"
 _LABELS = 5  # of an axis
 _MOST_LINES = 12  # of links alike
+_LINES = (("", ""), ("2 4", " (dotted)"), ("9 4 2 4", " (dash-dotted)"))  # of a series: dashes, words of the key
 _ZEROS = re.compile(r"\.0+ ")
 
 
@@ -69,16 +70,23 @@ def links(report: Report) -> Iterator[Section]:
     y = _Logarithmic([*(rate for _, rate in measured), *([peak] if peak else [])])
     marks = []
     if peak:
-        marks.append(charts.curve([(0, y.at(peak)), (1, y.at(peak))], _PEAK, dashed=True))
+        marks.append(charts.curve([(0, y.at(peak)), (1, y.at(peak))], _PEAK, charts.DASHED))
     colored = [(PALETTE[place % len(PALETTE)], named) for place, named in enumerate(series(drawn).items())]
-    for color, (name, alike) in colored:
+    for place, (color, (name, alike)) in enumerate(colored):
         lines = ([(x.at(size), y.at(rate)) for size, rate in fitted(link)] for link in alike[:_MOST_LINES])
-        marks += [charts.curve([point for point in line if 0 <= point[1] <= 1], color) for line in lines if line]
+        marks += [
+            charts.curve([point for point in line if 0 <= point[1] <= 1], color, _LINES[place % len(_LINES)][0])
+            for line in lines
+            if line
+        ]
         for size, rate in dict.fromkeys(point for link in alike for point in points(link)):
             tooltip = f"{name}: {data(round(size))}: {number(rate)} GB/s"
             marks.append(charts.dot(x.at(size), y.at(rate), color, tooltip))
     picture = charts.plot(marks, _sizes(x), _rates(y), "Bus bandwidth by message size")
-    colors = [(color, _with_rate(name, alike)) for color, (name, alike) in colored]
+    colors = [
+        (color, f"{_with_rate(name, alike)}{_LINES[place % len(_LINES)][1]}")
+        for place, (color, (name, alike)) in enumerate(colored)
+    ]
     colors += [(_PEAK, f"peak of one GPU's links: {number(peak)} GB/s")] if peak else []
     words = "Dots: measured bus bandwidth (busbw of nccl-tests); lines: time = latency + bytes / bandwidth."
     yield Section("links", "Link bandwidth", "Links", f"{picture}{key(colors)}{note(words)}")

@@ -31,7 +31,7 @@ def history(windows: Sequence[WindowHistory], *, recorded: bool, step_ns: float 
     drawn = steps[:_MOST_STEPS]
     level, top, cut = scale(windows, step_ns)
     marks = [_bar(place, len(drawn), step, window, top) for place, (window, step) in enumerate(drawn)]
-    marks.append(charts.curve([(0, level / top), (1, level / top)], "var(--ink)", dashed=True))
+    marks.append(charts.curve([(0, level / top), (1, level / top)], "var(--ink)", charts.DASHED))
     ticks = [charts.Tick(tick.at, tick.words) for tick in charts.time_ticks(top)]
     picture = charts.plot(marks, _numbers(drawn), ticks, "Step time of each step")
     colors = [(_COLORS[window.window], _WORDS[window.window]) for window in windows] if recorded else []

@@ -15,6 +15,8 @@ KINDS: dict[Kind, str] = {
     "risk": "Recommendations: risks",
     "convergence": "Recommendations: convergence (hypotheses, no saving claimed)",
 }
+ALTERNATIVE = "Or"  # how a remedy starts that is another way to do what the settings do
+_INQUIRIES = ("Compare ", "Find out ", "Open ")  # how a remedy starts that is no change yet
 _LOW_CONFIDENCE = "Low confidence: check the cause before you change anything"
 _BASIS = {
     "measured": "Measured by running the change",
@@ -170,7 +172,8 @@ def body(card: Advice, report: Report, width: int, indent: str = "", fold_code: 
         yield from labelled("Change", _change(change), width, indent=indent)
         yield from code(change.paste, f"{indent}{' ' * 12}" if width >= NARROW else f"{indent}  ", fold_at)
     if card.remedy:
-        yield from labelled("Change", card.remedy, width, indent=indent)
+        label, words = what_to_do(card.remedy)
+        yield from labelled(label, words, width, indent=indent)
     for number_of, evidence in enumerate(card.evidence):
         text = _evidence(evidence, measured)
         yield from labelled("" if number_of else "Evidence", text, width, indent=indent, hang="  ")
@@ -260,6 +263,14 @@ def _change(change: Change) -> str:
     where = f" at {change.at}" if change.at else ""
     what = "" if change.knob.startswith(ENVIRONMENT) else f": {known.summary}"  # which would repeat the name
     return f"set {change.knob} to {_value(change.then)}{unit} (now {now}){where}{what}"
+
+
+def what_to_do(remedy: str) -> tuple[str, str]:
+    """What to do, with its label: an alternative to a setting, what to find out, or a change."""
+    if remedy.startswith(f"{ALTERNATIVE} "):
+        words = remedy.removeprefix(f"{ALTERNATIVE} ")
+        return ALTERNATIVE, f"{words[:1].upper()}{words[1:]}"
+    return ("Check" if remedy.startswith(_INQUIRIES) else "Change"), remedy
 
 
 def _value(value: Value) -> str:

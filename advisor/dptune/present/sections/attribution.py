@@ -23,11 +23,11 @@ COLUMNS = (
     Column("mostly", right=False, least=len("mostly")),
 )
 _AT_MOST = 5
-_CALLED = "A function has the time of the operators that it calls and of their backward pass. "
+_CALLED = "A function's time includes the operators that it calls and their backward pass. "
 _INNERMOST = "Modules and ranges: attributed to the innermost one at launch. "
 _LINES = (
     "A function's line is its first line, or the line it was at when recording started. Installed packages are "
-    "recognized by their path, which many traces lack."
+    "recognized by path; in traces without paths, their functions may be listed, too."
 )
 OF_FUNCTIONS = f"{_CALLED}{_LINES}"
 

@@ -8,6 +8,7 @@ from dptune.compare.result import Compared, ComparedRun, Comparison, Pair, RankD
 from dptune.knobs import Value
 from dptune.present.amounts import Hole, data, number, percent, several, shown, times
 from dptune.present.lines import Line, Role, heading, labelled, wrapped
+from dptune.present.sections.traffic import DIRECTIONS
 from dptune.present.step_classes import NAMES
 from dptune.present.table import Cell, Column, table
 
@@ -22,7 +23,7 @@ _CATEGORIES = (
     Column("A ms"),
     Column("B ms"),
     Column("B - A"),
-    Column("of the difference"),
+    Column("share"),
 )
 _PHASES = (
     Column("phase", right=False),
@@ -69,7 +70,7 @@ def signed(value: float) -> str:
     """A difference with its sign."""
     if abs(value) < 0.005:
         return "0"
-    return f"{'+' if value > 0 else '-'}{number(abs(value))}"
+    return f"{'+' if value > 0 else '-'}{number(max(abs(value), 0.01))}"
 
 
 def _runs(compared: Compared, width: int) -> Iterator[Line]:
@@ -107,9 +108,9 @@ def _verdict(compared: Compared, width: int) -> Iterator[Line]:
     verdict = compared.verdict
     yield from labelled("Outcome", verdict.outcome, width, column=13, indent="  ")
     median = shown(lambda: compared.ratio, _slower)
-    yield from labelled("Difference", f"{median}, of the medians", width, column=13, indent="  ")
+    yield from labelled("Difference", f"{median} (ratio of the medians)", width, column=13, indent="  ")
     if verdict.known("p_value") is None:
-        yield from labelled("Tested", "no, for the reason at the top", width, column=13, indent="  ")
+        yield from labelled("Tested", "no: see the verdict", width, column=13, indent="  ")
         return
     between = f"{_slower(verdict.low_ratio)} to {_slower(verdict.high_ratio)}"
     middle = f"{_slower(verdict.ratio)}: median over all pairs of one run of A and one of B"
@@ -207,7 +208,7 @@ def _traffic(title: str, name: str, compared: Compared, width: int) -> Iterator[
     else:
         rows = [
             [
-                traffic.kind,
+                _kind(traffic.kind),
                 *_ends(traffic.calls_per_step, times),
                 *_ends(traffic.moved_bytes, lambda size: data(round(size))),
                 *_both(traffic.time_ns),
@@ -271,7 +272,19 @@ def _slower(ratio: float) -> str:
 
 
 def _values(values: list[Value] | list[int]) -> str:
-    return " or ".join("unset" if value is None else str(value) for value in values) or "not known"
+    return " or ".join(map(_value, values)) or "not known"
+
+
+def _value(value: Value) -> str:
+    if value is None:
+        return "unset"
+    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
+
+
+def _kind(kind: str) -> str:
+    """The direction of a copy in words, as in a report; the kind of a collective as it is."""
+    short, _, memory = kind.partition(" ")
+    return f"{DIRECTIONS[short]} {memory}".rstrip() if short in DIRECTIONS else kind
 
 
 def _more(found: int, thing: str) -> str:

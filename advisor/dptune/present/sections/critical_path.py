@@ -86,15 +86,16 @@ def _bound(measured: Measured, found: CriticalPath, account: Account) -> str:
         return str(idle)
     if waiting + unsplit < _LEAST_SHARE:
         idles = f"the time that rank {found.rank}'s device does not compute while the host is on the critical path"
-        return f"Faster host code, loader and driver calls save up to {idle}: {idles}."
+        return f"Faster host code, data loading and driver calls save up to {idle}: {idles}."
     waits = step_milliseconds(measured, waiting + unsplit)
     most = step_milliseconds(measured, min(idle_share + waiting + unsplit, computes_not))
     up_to = "up to " if unsplit >= waiting else ""
     if idle_share < _LEAST_SHARE:
-        return f"Faster hosts of other ranks save up to {most}: rank {found.rank} waits about that long for them."
+        return f"Faster hosts of the other ranks save up to {most}: rank {found.rank} waits about that long for them."
     return (
-        f"Faster host code, loader and driver calls save up to {most}: rank {found.rank}'s device does not compute for "
-        f"{idle} while the host is on the critical path, and rank {found.rank} waits {up_to}{waits} for other ranks."
+        f"Faster host code, data loading and driver calls save up to {most}: rank {found.rank}'s device does not "
+        f"compute for {idle} while the host is on the critical path, and rank {found.rank} waits {up_to}{waits} for "
+        "other ranks."
     )
 
 

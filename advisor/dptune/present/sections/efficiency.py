@@ -53,7 +53,8 @@ def note(report: Report, found: EfficiencyFigures) -> str:
     if words and found.sharing_ranks > 1:
         words.append("Ranks that share a GPU have equal parts of its peak.")
     if _traced(report) and found.scope == "steps":
-        words.append("Steps are traced: without the profiler, MFU and rates are higher and cost is lower.")
+        cost = " and cost is lower" if report.cost else ""
+        words.append(f"Steps are traced: without the profiler, MFU and rates are higher{cost}.")
     return " ".join(words)
 
 

@@ -102,9 +102,12 @@ def _short(text: str, width: int, most: int, indent: str, role: Role = "plain") 
 
 
 def _whole_clauses(text: str, width: int, most: int) -> str:
-    """As many clauses as fit the lines, so that none is cut; the text where not even the first fits."""
-    clauses, lines = text.split("; "), most if width >= _NARROW else 2 * most
-    kept = ("; ".join(clauses[:count]) for count in range(len(clauses), 0, -1))
+    """As many clauses as fit the lines, so that none is cut: up to a semicolon, else to a colon that ends more than a
+    label; the text where not even the first fits.
+    """
+    lines = most if width >= _NARROW else 2 * most
+    ends = [("; ", at) for at in range(len(text), 0, -1)] + [(": ", at) for at in range(len(text), width // 2, -1)]
+    kept = (text, *(text[:at] for mark, at in ends if text.startswith(mark, at)))
     return next((words for words in kept if len(list(wrapped(words, width))) <= lines), text)
 
 

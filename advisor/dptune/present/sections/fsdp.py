@@ -21,8 +21,8 @@ _WORDS = (
     "unit started."
 )
 _HIDEABLE_WORDS = (
-    "Hideable: the part of exposed without waiting that the compute of the unit before (gathers) or after (reduces) is "
-    "long enough to overlap."
+    "Hideable: exposed time, without waiting, that compute of the unit before (gathers) or after (reduces) could "
+    "overlap."
 )
 _MOSTLY = 0.5  # of the gathers of a pass, that are issued ahead
 _SMALL = 0.02  # of the compute of a pass: less exposed communication needs no reason
@@ -103,7 +103,8 @@ def _why(found: ShardUnits, direction: Pass, steps: int) -> str:
     calls = sum(row.calls_per_step for row in gathers)
     ahead = sum(row.prefetched_share * row.calls_per_step for row in gathers)
     if ahead < _MOSTLY * calls:
-        return f"{amounts}: enough compute in total, but only {percent(ahead / calls)} of gathers are issued ahead."
+        issued = f"only {percent(ahead / calls)} of gathers are" if ahead else "no gather is"
+        return f"{amounts}: enough compute in total, but {issued} issued ahead."
     return f"{amounts}: enough compute in total, but too little next to single collectives."
 
 
@@ -146,7 +147,7 @@ def _waited_for(found: ShardUnits) -> str:
         return ""
     rank = max(waits, key=lambda each: waits[each])
     share = waits[rank] / sum(waits.values())
-    return f"Rank {rank} is the last to arrive in {percent(share)} of the waiting."
+    return f"{percent(share)} of the waiting is for rank {rank}, the last to arrive."
 
 
 def _ahead(found: ShardUnits) -> str:

@@ -72,7 +72,7 @@ def around(gap: GapFigures) -> list[tuple[str, str]]:
 
 def _ahead(launching: LaunchFigures) -> str:
     latency = shown(lambda: launching.latency_median_ns, lambda ns: f"{number(ns / 1e3)} us")
-    took = "" if isinstance(latency, Hole) else f"; launch latency is then {latency} (median)"
+    took = "" if isinstance(latency, Hole) else f"; their launch latency is {latency} (median)"
     median = launching.queue_median
     ahead = f"{times(median)} operation{'' if median == 1 else 's'}"
     return (

@@ -9,7 +9,7 @@ from dptune.advise.trust import NO_VERDICT
 from dptune.check.result import Budget, Gate, Regression
 from dptune.present.amounts import several
 from dptune.present.lines import Line, Role, wrapped
-from dptune.present.sections.advice import change, savings, tag
+from dptune.present.sections.advice import ALTERNATIVE, change, savings, tag, what_to_do
 from dptune.present.sections.skipped import folded
 
 _OPENING: dict[str, tuple[str, Role]] = {
@@ -41,7 +41,9 @@ def page(gate: Gate, width: int) -> Iterator[Line]:
     for advice in gate.tripped:
         yield from wrapped(f"{tag(advice)}: {advice.title}{_at(advice)}", width, "  ", "    ")
         if advice.remedy:
-            yield from wrapped(f"change: {advice.remedy}", width, "    ", "      ")
+            label, words = what_to_do(advice.remedy)
+            words = f"{words[:1].lower()}{words[1:]}" if label == ALTERNATIVE else words
+            yield from wrapped(f"{label.lower()}: {words}", width, "    ", "      ")
         for words in savings(advice, gate.verified, gate.step_ns):
             role = "plain" if words.startswith("Verified") else "dim"
             yield from wrapped(f"{words[0].lower()}{words[1:]}", width, "    ", "      ", role)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import PurePath
 
 from dptune.advice import Report, Together
-from dptune.finding import Finding
+from dptune.advise.unjudgeable import is_why
 from dptune.present.amounts import between, percent
 from dptune.present.lines import Line, Role, heading, labelled
 from dptune.present.sections.advice import proven
@@ -51,17 +51,12 @@ def trust(report: Report, width: int) -> Iterator[Line]:
     words, role = _LEVELS[report.trust.level]
     yield from heading("Data quality", width)
     yield from labelled("Reliable", words, width, column=13, indent="  ", role=role)
-    findings = [limit for limit in report.trust.findings if not _in_headline(limit, report)]
+    findings = [limit for limit in report.trust.findings if not is_why(limit, report.headline.why)]
     for finding in findings[:_AT_MOST]:
         yield from labelled(finding.level, finding.text, width, column=13, indent="  ")
     if len(findings) > _AT_MOST:
         more = f"and {len(findings) - _AT_MOST:,} more: see --format json"
         yield from labelled("", more, width, column=13, indent="  ", role="dim")
-
-
-def _in_headline(finding: Finding, report: Report) -> bool:
-    """Whether it is what Why says already, but for the capital letter and the full stop."""
-    return finding.level == "unjudgeable" and finding.text[1:] == report.headline.why[1:].removesuffix(".")
 
 
 def source(report: Report, width: int) -> Iterator[Line]:

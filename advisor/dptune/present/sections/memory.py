@@ -25,9 +25,8 @@ _COLUMNS = (
 _WORDS = (
     "tensors: peak memory in tensors; reserved: peak memory held by torch's allocator, {basis}; of all: reserved as a "
     "share of the device; unused: part of reserved that no tensor used at the peak; allocated: sum of a step's "
-    "allocations; growth: allocated at the end of a step minus at the end of the step before, median (as "
-    "traced{window}); mallocs: {calls} "
-    "calls per step, which can make the device wait."
+    "allocations; growth: change of allocated memory from the end of one step to the end of the next, median (traced "
+    "steps{window}); mallocs: {calls} calls per step, which can make the device wait."
 )
 _BASIS = {"run": "over the whole run", "steps": "in the traced steps"}
 _CALLS = {
@@ -81,14 +80,13 @@ def _growth(figures: MemoryFigures) -> str:
     if growth is None:
         return ""
     if not growth:
-        return " As much is allocated at the end of a step as at the end of the step before (median)."
-    sign = "more" if growth > 0 else "less"
-    more = f" At the end of a step, {data(abs(growth))} {sign} is allocated than at the end of the step before (median)"
+        return " Allocated memory does not grow from step to step (median)."
     if growth < 0:
-        return f"{more}."
+        return f" Allocated memory shrinks by {data(-growth)} per step (median)."
+    grows = f" Allocated memory grows by {data(growth)} per step (median)"
     if least is None:
-        return f"{more}; with fewer than 4 consecutive steps this does not show a leak."
-    return f"{more}, in every step." if least > 0 else f"{more}, but not in every step."
+        return f"{grows}; fewer than 4 consecutive steps were recorded, so this is no evidence of a leak."
+    return f"{grows}, in every step." if least > 0 else f"{grows}, but not in every step."
 
 
 def _mallocs(found: list[MemoryFigures], calls: str) -> str:

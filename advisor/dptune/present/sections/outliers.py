@@ -18,7 +18,7 @@ COLUMNS = (
     Column("where", right=False, least=8),
     Column("own delay ms"),
     Column("of steps"),
-    Column("what takes longer", right=False, least=18),
+    Column("cause", right=False, least=18),
 )
 WORDS = (
     "own delay: how late the ranks arrive at collectives because of their own work, mean over steps; of steps: the "

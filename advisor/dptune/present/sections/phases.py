@@ -42,10 +42,12 @@ def phases(report: Report, width: int) -> Iterator[Line]:
     """The phases of a step, then its communication by kind, group and phase."""
     measured = report.measured
     yield from heading("Phases and overlap (shares of the traced steps)", width)
+    unknown = ""  # why phases are not known, once it is said
     try:
         found = measured.phases
     except Missing as missing:
-        yield from wrapped(f"Phases {Hole(missing.reason)}", width, "  ")
+        unknown = missing.reason
+        yield from wrapped(f"Phases {Hole(unknown)}", width, "  ")
     else:
         host_ns = sum(phase.known("host_ns") or 0 for phase in found)
         yield from table(_PHASES, [_phase(phase, measured.account.window_ns, host_ns) for phase in found], width)
@@ -65,7 +67,8 @@ def phases(report: Report, width: int) -> Iterator[Line]:
         _communication(row, _kind(row, overlap.rows), measured.account.window_ns, steps)
         for row in overlap.rows[:_AT_MOST]
     ]
-    yield from table(_COMMUNICATION, rows, width)
+    kept = [at for at in range(len(_COMMUNICATION)) if any(row[at] != Hole(unknown) for row in rows)]
+    yield from table([_COMMUNICATION[at] for at in kept], [[row[at] for at in kept] for row in rows], width)
     if len(overlap.rows) > _AT_MOST:
         yield from wrapped(f"and {len(overlap.rows) - _AT_MOST} more: see --format json", width, "  ", role="dim")
     yield from wrapped(_together(overlap), width, "  ")

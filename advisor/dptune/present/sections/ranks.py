@@ -37,6 +37,7 @@ _WORDS = {  # what a column means, where it is shown
 }
 _AT_MOST = 16
 _MOST_STEPS = 0.5
+_LATEST = "Latest"  # what a rank is called that arrives last in most steps, and is no straggler
 _LEAST_LAG_SHARE = 0.01  # of a step: a smaller lag holds up nobody
 
 
@@ -112,7 +113,10 @@ def rank_remarks(report: Report) -> Iterator[str]:
 
 def latest(report: Report) -> str:
     """The rank that the others wait for, called the straggler where the report does; "" where there is only one."""
-    return straggler(report.measured, named=reported_straggler(report) is not None)
+    named = reported_straggler(report) is not None
+    said = straggler(report.measured, named)
+    ruled_out = said.startswith(_LATEST) and report.trust.level != "unjudgeable"
+    return f"{said} The report does not count it as a straggler." if ruled_out else said
 
 
 def straggler(measured: Measured, named: bool = True) -> str:
@@ -124,10 +128,10 @@ def straggler(measured: Measured, named: bool = True) -> str:
     if max(step.lag_ns for step in arrival.steps) < _LEAST_LAG_SHARE * measured.traced_step_ns:
         return f"No rank arrives late by {100 * _LEAST_LAG_SHARE:.0f} % of a step or more."
     of_steps = f"{percent(worst.steps_share)} of {'the steps' if worst.late_share == 1 else 'these'}"
-    if worst.steps_share == worst.late_share == 1:
-        of_steps = "every step"
+    if worst.steps_share == 1:
+        of_steps = "every step" if worst.late_share == 1 else "all of these"
     lag = f"{ns_as_ms(worst.lag_ns)} ms late {worst.when}"
-    who = f"{'Straggler' if named else 'Latest'}: rank {worst.rank} is {lag} and last to arrive in {of_steps}."
+    who = f"{'Straggler' if named else _LATEST}: rank {worst.rank} is {lag} and last to arrive in {of_steps}."
     often = worst.steps_share > _MOST_STEPS
     if not often:
         who = f"No rank arrives last in most steps. The others wait most for rank {worst.rank}, last in {of_steps}."

@@ -42,7 +42,7 @@ _COPIES = (
     Column("GB/s"),
     Column("blocking"),
 )
-_DIRECTIONS = {
+DIRECTIONS = {
     "h2d": "host to device",
     "d2h": "device to host",
     "d2d": "on the device",
@@ -194,7 +194,7 @@ def _calls(row: CollectiveFigures) -> float:
 def _copy(copy: CopyFigures) -> list[Cell]:
     steps = copy.calls / copy.calls_per_step
     return [
-        _DIRECTIONS[copy.direction],
+        DIRECTIONS[copy.direction],
         _memory(copy),
         times(copy.calls_per_step),
         shown(lambda: copy.total_bytes, lambda size: data(round(size / steps))),
@@ -247,7 +247,7 @@ def _site(copy: CopyFigures, site: CopySite, steps: int) -> str:
         noun = f"blocking {noun}"
     memory = shown(lambda: copy.pinned, lambda pinned: " pinned" if pinned else " pageable")
     return (
-        f"{_DIRECTIONS[copy.direction]}{memory if isinstance(memory, str) else ''}: {' '.join(where)}, "
+        f"{DIRECTIONS[copy.direction]}{memory if isinstance(memory, str) else ''}: {' '.join(where)}, "
         f"{times(site.calls_per_step)} {noun} of {size if isinstance(size, str) else 'unknown size'}"
         f"{each}{held}{took}"
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 
 from dptune.advise.sentence import sentence
@@ -34,7 +35,7 @@ _STRATEGIES = (
 _CURVE = (Column("size MiB"), Column("buckets"), Column("step ms"), Column("", right=False))
 _BAR = 30
 _AS_LONG = 0.99  # of the step: communication that takes no time leaves it as it is
-_LONGEST_NAME = 30  # of a set of changes inside the table
+_OF_FIGURES = 46  # columns that the table takes beside the name of a set of changes
 
 
 def page(whatif: WhatIf, width: int, run: str = "") -> Iterator[Line]:
@@ -94,15 +95,19 @@ def _steps(whatif: WhatIf, width: int, run: str) -> Iterator[Line]:
 
 def _predicted(whatif: WhatIf, width: int, run: str) -> Iterator[Line]:
     """The sets of changes, and how to prove the best of them."""
-    alike = _alike(whatif.predictions)
+    predictions = whatif.predictions
+    alike = _alike(predictions)
+    if not _is_sweep(predictions):
+        predictions = sorted(predictions, key=lambda one: _times(one, whatif) if one.known("step_ns") else math.inf)
     if alike:
         yield from labelled("Each with", _settings(alike), width)
     names = [
         _settings({knob: value for knob, value in prediction.changes.items() if knob not in alike})
-        for prediction in whatif.predictions
+        for prediction in predictions
     ]
-    short = names if max(map(len, names)) <= _LONGEST_NAME else [f"set {number}" for number in range(1, len(names) + 1)]
-    yield from table(_COLUMNS, [_row(*both, whatif) for both in zip(short, whatif.predictions, strict=True)], width)
+    fits = max(map(len, names)) <= width - _OF_FIGURES
+    short = names if fits else [f"set {number}" for number in range(1, len(names) + 1)]
+    yield from table(_COLUMNS, [_row(*both, whatif) for both in zip(short, predictions, strict=True)], width)
     for label, name in zip(short, names, strict=True):
         if label != name:
             yield from labelled(label.capitalize(), name, width)
@@ -136,6 +141,11 @@ def _predicted(whatif: WhatIf, width: int, run: str) -> Iterator[Line]:
                 f"dptune verify {settings}",
                 width,
             )
+
+
+def _is_sweep(predictions: Sequence[Prediction]) -> bool:
+    """Whether all sets are of the same settings: values of a sweep, which stay in order."""
+    return len({frozenset(prediction.changes) for prediction in predictions}) == 1
 
 
 def _alike(predictions: Sequence[Prediction]) -> dict[str, Value]:
@@ -183,10 +193,10 @@ def _compared(whatif: WhatIf, width: int) -> Iterator[Line]:
     yield from table(_STRATEGIES, [_strategy(strategy, whatif) for strategy in whatif.strategies], width)
     notes = [
         "State: trained parameters, gradients, buckets and optimizer state per rank; frozen parameters and gathered "
-        "layers come on top. Per sample: its time, as a part of what it is now. Less frequent communication makes "
-        "global batches larger (`ddp.no_sync` leaves them as they are, where gradients are "
-        "accumulated). ZeRO-1 shards the optimizer (ZeroRedundancyOptimizer), FSDP all of it (fully_shard), HSDP that "
-        "within each node."
+        "layers are extra. Per sample: time per sample relative to the recorded run. Less frequent communication makes "
+        "the global batch larger, except `ddp.no_sync` where gradients are accumulated already. ZeRO-1 shards the "
+        "optimizer state (ZeroRedundancyOptimizer); FSDP shards parameters and gradients, too (fully_shard); HSDP "
+        "shards within each node and replicates across nodes."
     ]
     if (most := max((candidate.known("rank_bytes") or 0 for candidate in whatif.strategies), default=0)) > 0:
         notes.append(f"With activations, a rank holds {most / 1e9:.3g} GB today; activations are not sharded.")
@@ -230,11 +240,11 @@ def _times(prediction: Prediction, whatif: WhatIf, step_ns: float | None = None)
 
 def _row(name: str, prediction: Prediction, whatif: WhatIf) -> list[Cell]:
     batch = prediction.known("global_batch")
+    samples = Hole(prediction.missing["global_batch"]) if batch is None else f"{batch:,}"
     if prediction.known("step_ns") is None:
         why, least = Hole(prediction.missing["step_ns"], "not predicted"), prediction.known("low_ns")
         if least is None:
             return [name, why, why, why, why, why]
-        return [name, f"at least {ns_as_ms(least)}", "", "", "" if batch is None else str(batch), ""]
-    samples = Hole(prediction.missing["global_batch"]) if batch is None else str(batch)
+        return [name, f"at least {ns_as_ms(least)}", "", "", samples, ""]
     times = [ns_as_ms(prediction.step_ns), ns_as_ms(prediction.low_ns), ns_as_ms(prediction.high_ns)]
     return [name, *times, samples, change(_times(prediction, whatif))]

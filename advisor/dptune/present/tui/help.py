@@ -16,11 +16,18 @@ def keys(groups: Mapping[str, Sequence[Binding]], width: int) -> Iterator[Line]:
     """A line for each key of each part of the report."""
     for number, (name, bindings) in enumerate(groups.items()):
         yield from heading(name, width) if number else (line(name, "strong"),)
-        for binding in bindings:
-            key = binding.key_display or binding.key.replace(",", ", ")
-            yield from labelled(key, f"{binding.description}: {_uncapitalized(binding.tooltip)}", width, column=11)
+        shown = [binding.key_display or binding.key.replace(",", ", ") for binding in bindings]
+        for binding, key in zip(bindings, shown, strict=True):
+            yield from labelled(
+                _without(key, shown), f"{binding.description}: {_uncapitalized(binding.tooltip)}", width, column=11
+            )
     yield line("")
     yield from wrapped(f"{_MOVING} {_THEMES}", width)
+
+
+def _without(key: str, shown: Sequence[str]) -> str:
+    """The keys of a binding, `+ -` in the footer, without those that have a line of their own."""
+    return " ".join(part for part in key.split(" ") if key == part or part not in shown)
 
 
 def _uncapitalized(text: str) -> str:

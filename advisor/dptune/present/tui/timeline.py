@@ -63,9 +63,7 @@ class Timeline(Container, can_focus=True):
             key_display="+ -",
         ),
         Binding("minus", "go('zoom', -1)", "Out", id="time.out", tooltip="Zoom out", key_display="-", show=False),
-        Binding(
-            "n", "go('step', 1)", "Step", id="step.next", tooltip="The next step; p: the previous", key_display="n p"
-        ),
+        Binding("n", "go('step', 1)", "Step", id="step.next", tooltip="The next step", key_display="n p"),
         Binding("p", "go('step', -1)", "Step before", id="step.before", tooltip="The previous step", show=False),
         Binding("0", "go('step', 0)", "Whole step", id="step.whole", tooltip="The whole step again", show=False),
         Binding("r", "go('rank', 1)", "Rank", id="rank.next", tooltip="The next rank, at the same step"),

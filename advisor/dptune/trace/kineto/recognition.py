@@ -72,7 +72,8 @@ def refusal(path: str, text: bytes, columns: Columns | None = None, *, whole: bo
     what, hint = _looks_like(text, columns)
     complete = whole and text.strip() not in (b"{}", b"[]")
     kind = NotATraceError if complete or _only(text) else TraceError
-    return kind(f"{path} is not a torch.profiler trace: it looks like {what}", hint or _HINT)
+    looks = "is" if text.strip() in (b"{}", b"[]") else "looks like"
+    return kind(f"{path} is not a torch.profiler trace: it {looks} {what}", hint or _HINT)
 
 
 def _looks_like(text: bytes, columns: Columns | None) -> tuple[str, str]:

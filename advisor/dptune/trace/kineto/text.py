@@ -145,7 +145,7 @@ class Text:
                 if not got and unpacker.eof:
                     raise TraceError(f"{self.name} is an empty gzip file (0 bytes when unpacked)", _STOPPED)
                 if not unpacker.eof:
-                    self.broken = self.broken or f"the gzip stream ends early, after {taken:,} packed bytes"
+                    self.broken = self.broken or f"the gzip stream ends early, after {taken:,} compressed bytes"
                 if not got:
                     self._nothing()
                 return

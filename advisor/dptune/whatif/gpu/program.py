@@ -14,7 +14,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import inf
-from statistics import mean, median
+from statistics import fmean, median
 
 from dptune.whatif.cpu.wire import Link
 from dptune.whatif.gpu.gathers import Gather
@@ -257,7 +257,9 @@ class Program:
         far ahead, as they were.
         """
         count = Counter(step.rank for step in self.steps)
-        first = {rank: min(step.number for step in self.steps if step.rank == rank) for rank in count}
+        first: dict[int, int] = {}
+        for step in self.steps:
+            first[step.rank] = min(step.number, first.get(step.rank, step.number))
         return frozenset(
             place
             for place, step in enumerate(self.steps)
@@ -279,16 +281,15 @@ class Program:
             for edge in self.edges[place]:
                 if edge.kind in COMPUTING and times[place] > times[edge.item]:
                     ran[self.ranks[place] if self.ranks else 0].append((times[edge.item], times[place]))
-        busy: dict[int, list[float]] = defaultdict(list)
+        spans: dict[int, list[tuple[float, float]]] = defaultdict(list)
+        for at, step in enumerate(self.steps):
+            if at in self.settled:
+                spans[step.rank].append((times[step.first], times[step.last]))
+        busy: dict[int, list[float]] = {}
         for rank, one in ran.items():
             begins, ends = joined(one)
-            spans = [
-                (times[step.first], times[step.last])
-                for at, step in enumerate(self.steps)
-                if at in self.settled and step.rank == rank
-            ]
-            busy[rank] = [held(begins, ends, *span) for span in spans]
-        return float(median([mean(each) for each in busy.values() if each] or [0.0]))
+            busy[rank] = [held(begins, ends, *span) for span in spans[rank]]
+        return float(median([fmean(each) for each in busy.values() if each] or [0.0]))
 
     def by_number(self, times: Sequence[float]) -> dict[int, float]:
         """How long each settled step takes, by its number: the median over ranks."""
@@ -351,7 +352,7 @@ class Program:
             if host_ns is not None:
                 worked[step.rank].append((host_ns, recorded_ns))
         return float(
-            median(max(mean(took[rank]), self.host_level * _of_all(worked[rank], recorded[rank])) for rank in took),
+            median(max(fmean(took[rank]), self.host_level * _of_all(worked[rank], recorded[rank])) for rank in took),
         )
 
     @cached_property
@@ -381,4 +382,4 @@ class Program:
 def _of_all(worked: Sequence[tuple[float, float]], recorded: Sequence[float]) -> float:
     """The host's work in the mean step, by that in some steps and how long these and all took as recorded."""
     known_ns = sum(recorded_ns for _, recorded_ns in worked)
-    return sum(host_ns for host_ns, _ in worked) / known_ns * mean(recorded) if known_ns > 0 else 0.0
+    return sum(host_ns for host_ns, _ in worked) / known_ns * fmean(recorded) if known_ns > 0 else 0.0

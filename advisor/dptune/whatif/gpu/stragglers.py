@@ -10,7 +10,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
-from statistics import mean, median
+from statistics import fmean, median
 
 from dptune.knobs import Value
 from dptune.measured import Missing
@@ -65,7 +65,7 @@ def balanced(program: Program, value: Value) -> Program:
     ranks = len(set(program.ranks))
 
     def mean_of_all(spent: _Spent) -> dict[_Key, dict[int, float]]:
-        means = {key: mean(of_ranks.values()) for key, of_ranks in spent.items() if len(of_ranks) == ranks}
+        means = {key: fmean(of_ranks.values()) for key, of_ranks in spent.items() if len(of_ranks) == ranks}
         return {key: {rank: mean_ns / ns for rank, ns in spent[key].items() if ns} for key, mean_ns in means.items()}
 
     calls = _calls(program)
@@ -87,7 +87,7 @@ def latest(program: Program) -> int:
                 late[program.ranks[begin]].append(program.recorded_ns[begin] - first)
     if len(late) < 2:
         raise Missing(ALONE if program.world_size == 1 else "no collective was matched on several ranks")
-    return max(late, key=lambda rank: mean(late[rank]))
+    return max(late, key=lambda rank: fmean(late[rank]))
 
 
 def _evened(

@@ -16,7 +16,7 @@ from dptune.measured import Measured, MemoryMoment, Missing
 from dptune.runfile.facts import Facts
 
 _BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
-_NO_TENSORS = "the run was recorded by a dptune that did not measure tensors: record it again"
+_NO_TENSORS = "the run was recorded by an older dptune, which did not measure tensors: record it again"
 
 
 @dataclass(frozen=True)

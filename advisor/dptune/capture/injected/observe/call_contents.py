@@ -63,6 +63,11 @@ def contents(*parts: Any) -> Contents | None:
     return Contents(tensors, tuple(others)) if tensors else None
 
 
+def tensors_in(thing: Any) -> Iterator[torch.Tensor]:
+    """The tensors in nested lists, tuples and mappings."""
+    yield from (leaf for leaf in _leaves(thing) if isinstance(leaf, torch.Tensor))
+
+
 def _leaves(thing: Any) -> Iterator[Any]:
     if isinstance(thing, Mapping):
         for name, part in thing.items():

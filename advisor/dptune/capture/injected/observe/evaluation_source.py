@@ -11,7 +11,7 @@ import ast
 import linecache
 import re
 from collections.abc import Callable, Mapping
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
 
 from torch.utils.data import DataLoader
@@ -24,6 +24,7 @@ from dptune.capture.injected.observe.validation import (
     source_of,
     value_of,
 )
+from dptune.runfile.work_kinds import evaluates, kind_of
 
 _FUNCTIONS = 60  # that are read in all
 _CHANGES_MODE = re.compile(r"\beval\b|\.train\(\s*[^)\s]|\btraining\b|\bevaluating\b")
@@ -58,6 +59,23 @@ def evaluation_without_mode(
         frame = frame.f_back
     changes = any(_CHANGES_MODE.search("".join(linecache.getlines(file))) for file in search.files)
     return None if changes or search.hidden else search.found
+
+
+def evaluates_model(code: CodeType) -> bool:
+    """Whether a function of the script evaluates: its name says so, it disables gradients, and it calls `.eval()` or
+    loops; no backward pass is in its source.
+    """
+    node = source_of(code) if kind_of(code.co_name) == "evaluation" else None
+    if node is None:
+        return False
+    nodes = list(ast.walk(node))
+    attributes = {each.attr for each in nodes if isinstance(each, ast.Attribute)}
+    guards = [ast.unparse(each) for each in getattr(node, "decorator_list", [])]
+    guards += [ast.unparse(item.context_expr) for each in nodes if isinstance(each, ast.With) for item in each.items]
+    loops = evaluates(code.co_name) and any(isinstance(each, ast.For) for each in nodes)
+    return (
+        "backward" not in attributes and ("eval" in attributes or loops) and any(map(_WITHOUT_GRADIENTS.search, guards))
+    )
 
 
 def _read(node: ast.AST, scope: Scope, file: str, search: _Search, *, off: bool, over: bool = False) -> None:

@@ -105,6 +105,7 @@ def gather(facts: Facts, observers: Observers) -> None:
         "weight_penalty": observers.weight_penalties.facts,
         "optimizer_gradients": observers.optimizer_gradients.facts,
         "same_results": observers.same_results.facts,
+        "histories": observers.histories.facts,
         "library_calls": observers.library_calls.facts,
         "scaled_clipping": observers.scaled_clipping.facts,
         "hooks": observers.hooks.facts,

@@ -25,6 +25,7 @@ from dptune.capture.injected.observe.frozen_features import FrozenFeatures
 from dptune.capture.injected.observe.frozen_norms import FrozenNorms
 from dptune.capture.injected.observe.garbage import Garbage
 from dptune.capture.injected.observe.generators import Generators
+from dptune.capture.injected.observe.histories import Histories
 from dptune.capture.injected.observe.ignored_targets import IgnoredTargets
 from dptune.capture.injected.observe.iterators import Iterators
 from dptune.capture.injected.observe.kept_weights import KeptWeights
@@ -109,6 +110,7 @@ class Observers:
     step_draws: StepDraws
     frozen_features: FrozenFeatures
     unrestored_states: UnrestoredStates
+    histories: Histories
 
     def stepped(self, optimizer: Any) -> None:
         """An optimizer has made a step."""
@@ -215,6 +217,7 @@ def observers() -> Observers:
     plateaus.install()
     unrestored_states = UnrestoredStates(places)
     unrestored_states.install()
+    histories = Histories(places)
     return Observers(
         *(places, meters, garbage, Compilations(), preparing, calls, averaging, unused, warned, checkpointing),
         doubling=doubling,
@@ -234,7 +237,7 @@ def observers() -> Observers:
         shifted_labels=shifted_labels,
         weight_penalties=weight_penalties,
         loss_scaling=loss_scaling,
-        same_results=SameResults(places),
+        same_results=SameResults(places, histories.joined),
         changed_samples=changed_samples,
         library_calls=library_calls,
         anomaly=anomaly,
@@ -255,4 +258,5 @@ def observers() -> Observers:
         step_draws=step_draws,
         frozen_features=frozen_features,
         unrestored_states=unrestored_states,
+        histories=histories,
     )

@@ -2,7 +2,8 @@
 
 Counting calls shows which modules are called several times between two optimizer steps; only their inputs and outputs
 are looked at, from their second call on, and compared when the step ends. Calls without gradients are also compared
-with the calls that the last optimizer step trained on. A few values of each row of all inputs and outputs show whether
+with the calls that the last optimizer step trained on, and so are calls with gradients that no backward pass has gone
+through one step later. A few values of each row of all inputs and outputs show whether
 rows repeat. `nn.Module.__call__` is wrapped until the first window opens; nothing is left on the script's modules.
 """
 
@@ -22,11 +23,11 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from dptune.capture.injected.observe.call_contents import contents
+from dptune.capture.injected.observe.call_contents import contents, tensors_in
 from dptune.capture.injected.observe.module_paths import parents, path_of
 from dptune.capture.injected.observe.places import Places
 from dptune.capture.injected.observe.repeated_rows import rows_of
-from dptune.capture.injected.observe.repeats import Call, Repeat, kept, repeats, trained_again
+from dptune.capture.injected.observe.repeats import Call, Repeat, kept, repeats, trained_again, unused_again
 from dptune.capture.injected.observe.source_loops import parting, place, script_lines
 from dptune.runfile.repeated_forward import RepeatedForwardFacts
 
@@ -34,7 +35,9 @@ _CALLS = 4096  # whose contents are kept between two optimizer steps
 _OF_MODULE = 512  # of one module
 _NAMED = 4
 Called = Callable[[Any, tuple[Any, ...], dict[str, Any], FrameType], None]
-_Kind = tuple[int, bool, bool, bool]  # a module; whether prefixes or rows repeat, or it was trained on the inputs
+_LABELS = ("labels", "label", "targets", "target")  # arguments for the loss that a model may compute itself
+# A module; whether prefixes or rows repeat, or it was trained on the inputs, and no backward pass uses the outputs.
+_Kind = tuple[int, bool, bool, bool, bool]
 
 
 class RepeatedForward:
@@ -50,6 +53,7 @@ class RepeatedForward:
         self._around: Call | None = None
         self._calls: list[Call] = []
         self._trained: list[Call] = []  # of the last optimizer step
+        self._last: Callable[[], list[Repeat]] = list  # whose outputs were not used, of the last optimizer step
         self._counts: Counter[int] = Counter()
         self._trains: dict[int, bool] = {}  # modules: whether they have parameters
         self._called_again: set[int] = set()  # between two steps
@@ -97,10 +101,12 @@ class RepeatedForward:
         begun_ns = time.perf_counter_ns()
         with contextlib.suppress(Exception):
             again = repeats(self._calls)
-            self._step += [*again, *trained_again(self._calls, self._trained, again)]
+            self._step += [*again, *trained_again(self._calls, self._trained, again), *self._last()]
+            calls, before = self._calls, self._trained
+            self._last = lambda: list(unused_again(calls, before, again))
             if any(call.graph for call in self._calls):
                 self._trained = [call for call in self._calls if call.graph and call.inputs is not None]
-        self._forward_ns += sum(call.spent_ns for call in self._calls if call.graph and call.around is None)
+        self._forward_ns += sum(call.spent_ns for call in self._calls if call.goes_back and call.around is None)
         self._calls, self._kept, self._counts = [], 0, Counter()
         self._begun_ns += time.perf_counter_ns() - begun_ns  # comparing is no part of the step
 
@@ -126,10 +132,14 @@ class RepeatedForward:
             for module, facts in self._found.values():
                 wrapped = module.module if isinstance(module, DistributedDataParallel) else module
                 facts.module = path_of(wrapped, known)
-            least = self._steps - 1  # the first one shows which modules to look at, and the next what they train on
-            found = [facts for _, facts in self._found.values() if len(facts.step_ns) >= least - facts.trained]
+            # The first one shows which modules to look at, the next what they train on, and a third what is used.
+            least = self._steps - 1
+            found = [
+                facts for _, facts in self._found.values() if len(facts.step_ns) >= least - facts.trained - facts.unused
+            ]
             self._facts = sorted(found, key=lambda module_facts: -sum(module_facts.again_ns))[:_NAMED]
         self._found, self._step, self._calls, self._trained, self._around = {}, [], [], [], None
+        self._last = list
 
     def facts(self) -> list[RepeatedForwardFacts]:
         """What was repeated in every step that was looked at, what takes longest first."""
@@ -154,6 +164,9 @@ class RepeatedForward:
             if self._trains[id(module)] and again <= _OF_MODULE and self._kept < _CALLS:
                 self._kept += 1
                 call.inputs = contents(args, kwargs) if id(module) in self._called_again else None
+                if call.inputs is not None and self._around is None:
+                    features = {name: given for name, given in kwargs.items() if name not in _LABELS}
+                    call.features = call.inputs if len(features) == len(kwargs) else contents(args, features)
                 rows = rows_of(args, kwargs)
                 call.rows = (rows, rows) if rows is not None else None
                 call.lines = script_lines(sys._getframe(2))
@@ -166,6 +179,8 @@ class RepeatedForward:
     def _left(self, call: Call, output: Any) -> None:
         with contextlib.suppress(Exception):
             call.graph = torch.is_grad_enabled() and any(p.requires_grad for p in call.module.parameters())
+            if call.graph and call.around is None and self._passes() == call.after:
+                _watch_backward(call, output)
             if call.inputs is not None:
                 call.outputs = contents(output)
             if call.rows is not None:
@@ -176,11 +191,11 @@ class RepeatedForward:
         """Add what was repeated in this step."""
         together: dict[_Kind, list[Repeat]] = {}
         for repeat in self._step:
-            kind = (id(repeat.module), repeat.prefixes, repeat.rows_repeat > 1, repeat.trained)
+            kind = (id(repeat.module), repeat.prefixes, repeat.rows_repeat > 1, repeat.trained, repeat.unused)
             together.setdefault(kind, []).append(repeat)
         for at, found in together.items():
             if at not in self._found:
-                self._found[at] = (found[0].module, RepeatedForwardFacts("", at[1], trained=at[3]))
+                self._found[at] = (found[0].module, RepeatedForwardFacts("", at[1], trained=at[3], unused=at[4]))
             facts = self._found[at][1]
             facts.rows_repeat = min(repeat.rows_repeat for repeat in found)
             spare = [call for repeat in found for call in repeat.spare]
@@ -195,3 +210,15 @@ class RepeatedForward:
             facts.again_ns.append(sum(repeat.spare_ns(with_graph=False) for repeat in found))
             facts.graph_ns.append(sum(repeat.spare_ns(with_graph=True) for repeat in found))
             facts.forward_ns.append(self._forward_ns)
+
+
+def _watch_backward(call: Call, output: Any) -> None:
+    """Notice a backward pass through one of these outputs."""
+
+    def reach(_: Any) -> None:
+        call.reached = True
+
+    for tensor in tensors_in(output):
+        if tensor.requires_grad:
+            call.reached = False
+            tensor.register_hook(reach)  # type: ignore[no-untyped-call]

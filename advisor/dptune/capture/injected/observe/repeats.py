@@ -18,7 +18,8 @@ _LEAST_PREFIXES = 3
 class Call:
     """One call of a module, `training` or not, `after` so many backward passes.
 
-    `inputs` and `outputs` only of modules that were called before.
+    `inputs` and `outputs` only of modules that were called before. `features` are the inputs without labels. `reached`:
+    a backward pass went through the outputs of the outermost call around it, as far as that is known.
     """
 
     module: Any
@@ -31,6 +32,13 @@ class Call:
     outputs: Contents | None = None
     lines: tuple[Line, ...] = ()
     rows: tuple[Rows, Rows] | None = None  # of its inputs and of its outputs
+    features: Contents | None = None
+    reached: bool = True
+
+    @property
+    def goes_back(self) -> bool:
+        """Whether a backward pass goes through it."""
+        return self.graph and self.outermost.reached
 
     @property
     def outermost(self) -> Call:
@@ -47,7 +55,8 @@ class Repeat:
     """Calls of modules that run in turn: `calls` of the module that takes longest, on `inputs`; `spare`: not needed.
 
     `trained`: they run without gradients on what the first of `calls` was trained on. `rows_repeat` is how often each
-    row of their inputs occurs: if more than once, that part of `spare` is not needed.
+    row of their inputs occurs: if more than once, that part of `spare` is not needed. `unused`: they run on it with
+    gradients, and no backward pass goes through their outputs.
     """
 
     calls: list[Call]
@@ -56,6 +65,7 @@ class Repeat:
     inputs: int = 1
     rows_repeat: int = 1
     trained: bool = False
+    unused: bool = False
 
     @property
     def module(self) -> Any:
@@ -63,8 +73,8 @@ class Repeat:
         return self.calls[0].module
 
     def spare_ns(self, *, with_graph: bool) -> int:
-        """The time that is not needed: all of it, or that of calls with gradients."""
-        spent = sum(call.spent_ns for call in self.spare if call.graph or not with_graph)
+        """The time that is not needed: all of it, or that of calls with a backward pass."""
+        spent = sum(call.spent_ns for call in self.spare if call.goes_back or not with_graph)
         return spent if self.rows_repeat == 1 else spent - spent // self.rows_repeat
 
 
@@ -105,6 +115,30 @@ def trained_again(calls: Sequence[Call], before: Sequence[Call], found: Sequence
             continue  # with other weights in each of them, as in a line search
         spare = [call for _, call in pairs]
         yield Repeat([pairs[0][0], *spare], spare, prefixes=False, inputs=len(pairs), trained=True)
+
+
+def unused_again(calls: Sequence[Call], before: Sequence[Call], found: Sequence[Repeat]) -> Iterator[Repeat]:
+    """Outermost calls on the inputs of a call that was trained on, through which no backward pass has gone since.
+
+    `before`: the calls that the optimizer step before trained on. Several calls on one input are samples of a random
+    result, as with dropout for the uncertainty of a prediction.
+    """
+    known = {call for repeat in found for call in repeat.spare}
+    trained: dict[Any, Call] = {}
+    for call in (*calls, *before):
+        if call.goes_back and call.around is None and call.features is not None:
+            trained.setdefault((id(call.module), call.features.key(placed=True)), call)
+    together: dict[int, list[tuple[Call, Call]]] = defaultdict(list)
+    for call in calls:
+        if call.reached or not call.graph or call.around is not None or call.features is None or call in known:
+            continue
+        first = trained.get((id(call.module), call.features.key(placed=True)))
+        if first is not None:
+            together[id(call.module)].append((first, call))
+    for pairs in together.values():
+        if len({id(first) for first, _ in pairs}) == len(pairs):
+            spare = [call for _, call in pairs]
+            yield Repeat([pairs[0][0], *spare], spare, prefixes=False, inputs=len(pairs), trained=True, unused=True)
 
 
 def _repeated_rows(calls: Sequence[Call]) -> Iterator[Repeat]:
@@ -175,13 +209,13 @@ def _parts_of_different(group: Collection[Call], groups: Mapping[Any, Sequence[C
         return False  # a module that calls itself
     if any(around <= {*equal} for equal in groups.values()):
         return _parts_of_different(around, groups)
-    inputs = {call.inputs.key() for call in around if call.inputs is not None}
+    inputs = {(call.features or call.inputs).key() for call in around if call.inputs is not None}
     return len(inputs) < len(around) or len({call.after for call in group}) > 1
 
 
 def _spare(group: Sequence[Call]) -> list[Call]:
-    """All but the first of those with gradients, or all but the first."""
-    keep = next((call for call in group if call.graph), group[0])
+    """All but the first of those with a backward pass, else of those with gradients, or all but the first."""
+    keep = max(group, key=lambda call: (call.goes_back, call.graph))
     return [call for call in group if call is not keep]
 
 

@@ -16,6 +16,7 @@ import sys
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import FrameType
 from typing import Any
@@ -24,6 +25,7 @@ import torch
 from torch import overrides
 from torch.overrides import TorchFunctionMode
 
+from dptune.capture.injected.observe.histories import JOINING
 from dptune.capture.injected.observe.places import TORCHS, Places, function_name, is_the_users, users_place
 from dptune.capture.injected.observe.value_numbers import ValueNumbers
 from dptune.runfile.same_results import SameResultFacts
@@ -71,8 +73,10 @@ class _Watching(TorchFunctionMode):
 class SameResults:
     """The functions of the script that compute the same again."""
 
-    def __init__(self, places: Places) -> None:
+    def __init__(self, places: Places, joined: Callable[[Any, FrameType | None], None] = lambda *_: None) -> None:
+        """`joined` is called with the parts that a function of torch joins, and the frame of the script."""
         self._places = places
+        self._joined = joined
         self._mode: _Watching | None = None
         self._wanted = False
         self._thread = 0
@@ -134,6 +138,9 @@ class SameResults:
         entered_ns = time.perf_counter_ns()
         name, number = _name(func), None
         self._calls += 1
+        if name in JOINING and args:
+            with contextlib.suppress(Exception):
+                self._joined(args[0], _users_frame(sys._getframe(2)))
         with contextlib.suppress(Exception):  # inference tensors have no version; arguments may be anything
             number = self._numbers.number(name, args, kwargs)
         begun_ns = time.perf_counter_ns()

@@ -25,6 +25,7 @@ import time
 from collections.abc import Iterator
 from types import CodeType, FrameType
 
+from dptune.capture.injected.observe.evaluation_source import evaluates_model
 from dptune.capture.injected.observe.line_forms import form_of
 from dptune.capture.injected.observe.places import OURS, TORCHS, is_the_users, library, relative
 from dptune.runfile.window import SampledFacts
@@ -78,6 +79,7 @@ class Sampling:
         self._weighted_ns, self._last_ns, self._computed_ns = 0.0, self._begun_ns, time.process_time_ns()
         self._looks: dict[Key, int] = {}
         self._of_code: dict[CodeType, tuple[str, str, str]] = {}
+        self._evaluating: dict[CodeType, bool] = {}
 
     def begin(self) -> None:
         """Start to look."""
@@ -107,6 +109,8 @@ class Sampling:
             code, line = path[-1]
             if "print(" in linecache.getline(code.co_filename, line):
                 kind = "logging"
+        if not kind and any(self._evaluates(code) for code, _ in path):
+            kind = "evaluation"
         form, form_at = ("", 0) if phase in _OF_TORCH else form_of(path)
         return SampledFacts(
             path=[f"{_name(code)} ({relative(code.co_filename)}:{line})" for code, line in path],
@@ -119,6 +123,17 @@ class Sampling:
             form=form,
             form_at=form_at,
         )
+
+    def _evaluates(self, code: CodeType) -> bool:
+        """Whether it is a function of the script that evaluates, and was not found training."""
+        if code not in self._evaluating:
+            self._evaluating[code] = False
+            with contextlib.suppress(Exception):  # a script may be of any form
+                trained = any(
+                    phase in ("backward", "optimizer") and code in dict(path) for path, phase, *_ in list(self._found)
+                )
+                self._evaluating[code] = not trained and evaluates_model(code)
+        return self._evaluating[code]
 
     def _run(self) -> None:
         looks = 0

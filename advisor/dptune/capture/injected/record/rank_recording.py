@@ -131,6 +131,7 @@ class RankRecording:
             self._observers.undivided_losses.end()
             self._observers.active_dropouts.end()
             self._observers.step_draws.end()
+            self._observers.histories.end()
             self._observers.unrestored_states.end()
             self._observers.counted_padding.end()
             self._observers.meters.padding.end()

@@ -150,6 +150,7 @@ class Recorder:
         self._observers.undivided_losses.begin()
         self._observers.active_dropouts.begin()
         self._observers.step_draws.begin()
+        self._observers.histories.begin()
         self._observers.counted_padding.begin()
         if not self._observers.places.compiled:
             self._observers.meters.padding.begin(self._observers.module_calls)
@@ -167,6 +168,7 @@ class Recorder:
         if take is not None:
             self._observers.repeated_forward.ticked()
             self._observers.same_results.ticked()
+            self._observers.histories.ticked()
             self._observers.frozen_features.ticked()
             take.facts.steps = self._agenda.step
             take.step(tally, skipped, last=bool(due), number=self._agenda.step + 1)
