@@ -60,7 +60,7 @@ def told_and_true(run: Run, change: str, value: str, folder: Path) -> tuple[floa
             {**DDP, "micro_batches": 2, "no_sync": True},
             3.0,
             200.0,
-            0.005,
+            0.01,
             id="setting gradients takes host time",
         ),
         pytest.param("ddp.bucket_cap_mb", "50", DDP, 0.3, 20.0, 0.02, id="copied out bucket after bucket"),
