@@ -9,6 +9,7 @@ from statistics import pstdev
 import pytest
 
 from dptune.errors import UsageError
+from dptune.knobs import Value
 from dptune.measured import Missing
 from dptune.whatif.assumptions import assumed
 from dptune.whatif.cpu.buckets import Caps
@@ -102,6 +103,27 @@ def test_fewer_micro_batches_are_the_last_ones() -> None:
     assert changed(made, {"accumulation.micro_batches": 2}) is made
     with pytest.raises(Missing, match="backward passes"):
         changed(replace(made, micro_batches=[OUTSIDE] * len(made.edges)), {"accumulation.micro_batches": 1})
+
+
+def reducing(made: Program) -> Program:
+    """With the reductions of the last pass of each step, which take nothing but their collective."""
+    return replace(made, reductions=[Reduction(number, (), {}, {}, ()) for number in range(STEPS)])
+
+
+def test_more_micro_batches_of_which_the_last_reduces_are_more_of_the_others() -> None:
+    two = reducing(chain((Kind.COMPUTE, 100.0, 0, 0), (Kind.COMPUTE, 70.0, 1, 0), (Kind.EXCHANGE, 50.0, 1, 0)))
+    assert changed(two, {"accumulation.micro_batches": 4}).step_ns() == 3 * 100 + 70 + 50
+    each = chain((Kind.EXCHANGE, 100.0, 0, 0), (Kind.COMPUTE, 70.0, 1, 0), (Kind.EXCHANGE, 50.0, 1, 0))
+    assert changed(reducing(each), {"accumulation.micro_batches": 4}).step_ns() == 2 * 220
+
+
+def test_more_micro_batches_than_one_reduce_once_with_no_sync() -> None:
+    """Of the host's 60 us before the last kernel 40 are the reducer's."""
+    one = reducing(chain((Kind.COMPUTE, 100e3, 0, 0), (Kind.HOST, 60e3, 0, 0), (Kind.EXCHANGE, 50e3, 0, 0)))
+    one = replace(one, spent_ns={Part.REDUCING: dict.fromkeys(one.places((Kind.HOST,)), 40e3)})
+    more: dict[str, Value] = {"accumulation.micro_batches": 3}
+    assert changed(one, more).step_ns() == 3 * 210e3
+    assert changed(one, {"ddp.no_sync": True, **more}).step_ns() == 3 * 120e3 + 40e3 + 50e3
 
 
 def test_one_launch_for_the_calls_of_a_pass() -> None:

@@ -16,7 +16,7 @@ from dptune.whatif.cpu.wire import Link
 from dptune.whatif.gpu.changes import changed
 from dptune.whatif.gpu.graph import Edge, Kind, Message, Stretch
 from dptune.whatif.gpu.program import Program
-from dptune.whatif.gpu.sharing import Transfer, alone_shares, durations, overlaps, slowdown
+from dptune.whatif.gpu.sharing import Transfer, alone_ns, durations, shared_times, slowdown
 from dptune.whatif.run_model import RunModel
 
 ALL = frozenset({0, 1})
@@ -29,7 +29,7 @@ def test_two_that_overlap_by_hand() -> None:
     assert durations([0, 50], [100, 100], [ALL, ALL], slowed=0.0) == [100, 100]
     assert durations([0, 0, 0], [30, 30, 30], [ALL] * 3) == [90, 90, 90]
     assert durations([0, 10], [0, 5], [ALL, ALL]) == [0, 5]
-    assert overlaps([0, 50], [150, 150], [ALL, ALL]) == [100 / 150, 100 / 150]
+    assert shared_times([0, 50], [150, 150], [ALL, ALL]) == [{0: 50, 1: 100}, {0: 50, 1: 100}]
 
 
 def in_small_steps(starts: Sequence[int], alone: Sequence[int], ranks: Sequence[frozenset[int]]) -> list[float]:
@@ -59,20 +59,30 @@ def test_durations_are_those_of_a_simulation_in_small_steps(drawn: list[tuple[in
     took = durations(starts, alone, ranks)
     assert took == pytest.approx(in_small_steps(starts, alone, ranks), abs=0.2)
     assert all(each >= least - 1e-9 for each, least in zip(took, alone, strict=True))
-    shares = alone_shares(starts, took, ranks, 1.0)
-    assert [share * each for share, each in zip(shares, took, strict=True)] == pytest.approx(alone)
+    assert [alone_ns(times, 1.0) for times in shared_times(starts, took, ranks)] == pytest.approx(alone)
 
 
 def test_what_sharing_takes_is_seen_where_the_recording_has_both() -> None:
-    """Alone 100; with another for 60 % of its time 111: it does 44 alone, and 56 in 67, 1.2 times as long."""
+    """Alone 100; in 111 it does 44 alone, and beside another 56 in 67, 1.2 times as long."""
     kinds = [("all_gather", 8)] * 3
-    assert slowdown(kinds, [100, 100, 100 / 0.9], [0, 0, 0.6]) == pytest.approx(0.2)
-    assert slowdown(kinds, [100, 100, 100 / 0.7], [0, 0, 0.6]) == pytest.approx(1.0)  # 40 % alone, the rest halved
-    assert slowdown(kinds, [100, 100, 190], [0, 0, 1.5]) == pytest.approx(0.6)  # more than one at once
-    assert slowdown(kinds, [100, 100, 90], [0, 0, 0.6]) == 0
-    assert slowdown(kinds, [100, 100, 400], [0, 0, 0.9]) == 1
-    assert slowdown(kinds, [100, 100, 100], [0, 0, 0.2]) == 1  # no overlap that shows it
-    assert slowdown([*kinds[:2], ("reduce_scatter", 8)], [100, 100, 112], [0, 0, 0.6]) == 1
+    alone = [{0: 100.0}] * 2
+
+    def added(times: dict[int, float], sent: list[tuple[str, int]] = kinds) -> float:
+        return slowdown(sent, [*alone, times])
+
+    assert added({0: 40 / 0.9, 1: 60 / 0.9}) == pytest.approx(0.2, abs=0.001)
+    assert added({0: 40.0, 1: 120.0}) == pytest.approx(1.0, abs=0.001)  # 40 alone, the rest halved
+    assert added({0: 10.0, 1: 45.0, 2: 120.0}) == pytest.approx(0.5, abs=0.001)  # 10, 30 and 60
+    assert added({0: 40.0, 1: 50.0}) == pytest.approx(0.0, abs=0.001)
+    assert added({0: 10.0, 1: 400.0}) == pytest.approx(1.0, abs=0.001)
+    assert added({0: 60.0, 1: 40.0}) == 1  # no overlap that shows it
+    assert added({0: 40.0, 1: 71.1}, [*kinds[:2], ("reduce_scatter", 8)]) == 1
+
+
+def test_transfers_of_several_groups_share_with_one_on_each_rank() -> None:
+    """One of ranks 0 and 2 beside one of 0 and 1 and one of 2 and 3: on each of its ranks there is one other."""
+    ranks = [frozenset({0, 2}), frozenset({0, 1}), frozenset({2, 3})]
+    assert shared_times([0.0, 10.0, 10.0], [100.0, 50.0, 50.0], ranks) == [{0: 50.0, 1: 50.0}, {1: 50.0}, {1: 50.0}]
 
 
 def two_streams(late_ns: float, steps: int = 3) -> Program:

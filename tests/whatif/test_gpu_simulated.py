@@ -54,6 +54,15 @@ def told_and_true(run: Run, change: str, value: str, folder: Path) -> tuple[floa
         pytest.param(
             "accumulation.micro_batches", "1", {**DDP, "micro_batches": 2}, 0.3, 200.0, 0.02, id="gradients not added"
         ),
+        pytest.param(
+            "accumulation.micro_batches",
+            "1",
+            {**DDP, "micro_batches": 2, "no_sync": True},
+            3.0,
+            200.0,
+            0.01,
+            id="setting gradients takes host time",
+        ),
         pytest.param("ddp.bucket_cap_mb", "50", DDP, 0.3, 20.0, 0.02, id="copied out bucket after bucket"),
         pytest.param("ddp.bucket_cap_mb", "1", DDP, 4.0, 300.0, 0.02, id="host time of buckets"),
         pytest.param(

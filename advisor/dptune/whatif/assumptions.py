@@ -97,11 +97,12 @@ _ON_GPUS = {
     "ddp.comm_hook": "the hook takes up to 250 us of host time per bucket, and casts move 2.5 bytes per gradient byte",
     "ddp.gradient_as_bucket_view": "only copies out of buckets are saved",
     "accumulation.": "with fewer micro-batches, the last recorded ones remain; with more, each recorded pass takes "
-    "longer in proportion",
+    "longer in proportion, but not the last one if it alone reduces gradients",
     "ddp.no_sync": "a pass without communication takes as long as before, without the time in DDP's reducer",
-    "straggler.balanced": "each kernel and the host work before each launch take their mean over ranks",
+    "straggler.balanced": "each kernel and the host work before each launch take their mean over ranks; hosts still "
+    "vary from step to step",
     "straggler.removed": "each kernel of the slowest rank, the gap before it and the host work take the median of the "
-    "others",
+    "others; its host still varies from step to step",
     "loader.batch_size": _BATCH,
     "batch.": _BATCH,
     "loader.num_workers": "each worker prepares a batch as fast as the script did; workers alone save at most the "

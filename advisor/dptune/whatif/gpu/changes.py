@@ -79,6 +79,8 @@ def changed(program: Program, settings: Mapping[str, Value], side: Side = Side.M
             program = BOUNDS[name](program, value)
         elif name in RANGED:
             program = RANGED[name](program, value, side)
+        elif name == "accumulation.micro_batches":
+            program = micro_batches(program, value, no_sync=bool(settings.get("ddp.no_sync")))
         elif name in CHANGES:
             program = CHANGES[name](program, value)
         elif name in BOUNDS:

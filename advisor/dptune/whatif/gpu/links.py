@@ -31,18 +31,20 @@ SLOWED = Assumed(1.0, 1.14, 1.34)
 # NVLink within a node and sockets. Assumed; it is at most half of what the quickest of the run's own takes.
 _ALPHA_NS, _OTHER_ALPHAS_NS = 40e3, (10e3, 200e3)
 _LARGEST_PART = 0.5
-_OVERLAPPED, _FEWEST = 0.5, 4  # of a collective, and how many alone and how many overlapped show what that takes
+_OVERLAPPED, _FEWEST = 0.3, 4  # of a collective, and how many alone and how many overlapped show what that takes
+_UNSHARED = 0.95  # of a collective's duration that it takes alone: if less, it shares links with others
 # All-reduces that take as long as a collective of the same message: a ring all-reduce is a reduce-scatter, then an
 # all-gather.
 _ALL_REDUCES = {"all_reduce": 1.0, "reduce_scatter": 0.5, "all_gather": 0.5}
 
 
 class _Sent(NamedTuple):
-    """One collective: its message, how long it takes, and the share of that in which a rank computes."""
+    """One collective: its message, its time, the share of that in which a rank computes, and if it shares links."""
 
     message: Message
     ns: float
     share: float
+    shares_links: bool = False
 
     @property
     def message_bytes(self) -> int:
@@ -68,7 +70,9 @@ def _slowed(program: Program, link: Link) -> float:
     By transfers of the same message, over any link; else by what the link takes for those of others.
     """
     sent = _sent(program)
-    found = _beside_alone([(each.message, each.ns, each.share) for each in _all_sent(program)])
+    every = _all_sent(program)
+    found = _beside_alone([(each.message, each.ns, each.share) for each in every if not each.shares_links])
+    found = found or _beside_alone([(each.message, each.ns, each.share) for each in every])
     found = found or _beside_alone([("", each.ns / link.alone_ns(each.message_bytes), each.share) for each in sent])
     return min(SLOWED.most, max(1.0, 1 + median(found))) if found else 1.0
 
@@ -156,8 +160,11 @@ def _all_sent(program: Program) -> list[_Sent]:
     for place in program.places((Kind.EXCHANGE,)):
         for edge in program.edges[place]:
             if edge.kind == Kind.EXCHANGE and edge.lag_ns > 0:
-                ns = edge.lag_ns * unshared.get(place, 1.0)
-                found[edge.message] = _Sent(program.messages[edge.message], ns, shares.get(place, 0.0))
+                alone = unshared.get(place, 1.0)
+                sent = _Sent(
+                    program.messages[edge.message], edge.lag_ns * alone, shares.get(place, 0.0), alone < _UNSHARED
+                )
+                found[edge.message] = sent
     return list(found.values())
 
 

@@ -31,6 +31,7 @@ _SAME_NODE_NS = 1_000_000  # from the copy of a bucket's last gradient to its co
 _WAITS = re.compile(r"(cuda|hip)StreamWaitEvent$")
 _ACCUMULATES = re.compile(r"torch::autograd::AccumulateGrad$")
 _ADDS = re.compile(r"aten::add_?$")
+_SETS = re.compile(r"aten::detach$")
 _COPIES_BACK = re.compile(r"torch\.distributed\.ddp\.reducer::copy_bucket_to_grad$")
 # FullyShardedDataParallel has no ranges of all-gathers: in its backward hooks it launches nothing else.
 _OF_FSDP1 = r"FullyShardedDataParallel\._(pre_backward_hook|pre_backward_prefetch|post_backward_prefetch)$"
@@ -50,6 +51,7 @@ class Part(IntFlag):
     ADDING = 32  # a gradient to that of earlier micro-batches
     ISSUING = 64  # DDP's collectives
     AWAITING = 128  # the first of DDP's collectives, at the end of a backward pass
+    SETTING = 256  # a gradient that no earlier micro-batch has
 
 
 def having(parts: Sequence[int], part: Part) -> set[int]:
@@ -85,6 +87,7 @@ class HostParts:
             columns.rows(RANGE_CATEGORIES, pattern.match) for pattern in patterns
         )
         adding = _within(columns, adding, accumulating)
+        setting = _within(columns, columns.rows(RANGE_CATEGORIES, _SETS.match), accumulating)
         return cls(
             starts_ns=np.array([step.start_ns for step in view.steps], dtype=np.int64),
             ends_ns=np.array([step.end_ns for step in view.steps], dtype=np.int64),
@@ -102,6 +105,7 @@ class HostParts:
                 Part.ISSUING: _issuing(columns, issuing, np.setdiff1d(reducing, issuing)),
                 Part.AWAITING: _awaiting(columns, issuing),
                 Part.ADDING: _union(columns, adding),
+                Part.SETTING: _union(columns, setting),
             },
         )
 

@@ -20,14 +20,17 @@ _LEFT = Assumed(0.25, 0.0, 0.0)  # of the time between the calls of a pass: what
 _LAUNCH_NS = Assumed(100e3, 20e3, 5e3)  # one cudaGraphLaunch, for graphs of a hundred to a thousand kernels
 
 
-def micro_batches(program: Program, value: Value) -> Program:
-    """So many micro-batches per step: the last ones of those recorded, or each for as much longer as there are more."""
+def micro_batches(program: Program, value: Value, *, no_sync: bool = False) -> Program:
+    """So many micro-batches per step: the last ones of those recorded, or each for as much longer as there are more.
+
+    If only the last one reduces gradients, the others are more: the same if a single one was recorded, with `no_sync`.
+    """
     wanted, recorded = int(value or 1), _recorded(program)
     if wanted == recorded:
         return program
     samples = None if program.samples is None else program.samples * wanted / recorded
     if wanted > recorded:
-        return replace(_longer(program, wanted / recorded, recorded), samples=samples)
+        return replace(_longer(program, wanted, recorded, no_sync=no_sync), samples=samples)
     numbers = range(recorded - wanted)
     fewer = without_reductions(_not_added(program, recorded - wanted), numbers.__contains__)
     gone = {place for place, number in enumerate(fewer.micro_batches) if number in numbers}
@@ -40,9 +43,18 @@ def _not_added(program: Program, number: int) -> Program:
     numbers = program.micro_batches
     if any(numbers[place] == 0 for place in adding):  # zeroed gradients, not None
         return program
-    kept = {place: spent for place, spent in program.spent_ns.get(Part.ADDING, {}).items() if numbers[place] == number}
+    spent_ns = _of_pass(program, Part.ADDING, number)
+    setting_ns, adding_ns = sum(_of_pass(program, Part.SETTING, 0).values()), sum(spent_ns.values())
+    less = max(0.0, 1 - setting_ns / adding_ns) if adding_ns else 1.0
+    kept = {place: less * spent for place, spent in spent_ns.items()}
     added = {place for place in adding if numbers[place] == number}
     return without_part(replace(program, spent_ns={**program.spent_ns, Part.ADDING: kept}), added, Part.ADDING)
+
+
+def _of_pass(program: Program, part: Part, number: int) -> dict[int, float]:
+    """By place what hosts spend on a part in the micro-batches of this number."""
+    numbers = program.micro_batches
+    return {place: spent for place, spent in program.spent_ns.get(part, {}).items() if numbers[place] == number}
 
 
 def _recorded(program: Program) -> int:
@@ -57,19 +69,43 @@ def _recorded(program: Program) -> int:
     return counts.pop()
 
 
-def _longer(program: Program, factor: float, recorded: int) -> Program:
-    """Every pass so many times as long, and its collectives where each pass has some."""
-    numbers = program.micro_batches
-    longer = times(program, _OF_PASSES, factor, lambda place: numbers[place] != OUTSIDE)
+def _longer(program: Program, wanted: int, recorded: int, *, no_sync: bool) -> Program:
+    """Every pass so many times as long, and its collectives where each pass has some.
+
+    If only the last pass reduces gradients, it stays as it is, or is longer by what it takes beside that if it is the
+    only one.
+    """
+    numbers, last = program.micro_batches, recorded - 1
     exchanging = {
         numbers[place]
         for place in program.places((Kind.EXCHANGE,))
         for edge in program.edges[place]
         if edge.kind == Kind.EXCHANGE and numbers[place] != OUTSIDE
     }
+    if recorded > 1 and exchanging == {last} and program.reductions:
+        factor = (wanted - 1) / (recorded - 1)
+        return times(program, _OF_PASSES, factor, lambda place: numbers[place] not in (OUTSIDE, last))
+    factor = wanted / recorded
+    if recorded == 1 and no_sync:
+        return _beside_reducing(program, factor)
+    longer = times(program, _OF_PASSES, factor, lambda place: numbers[place] != OUTSIDE)
     if len(exchanging) < recorded:
         return longer
     return times(longer, (Kind.EXCHANGE,), factor, lambda place: numbers[place] != OUTSIDE)
+
+
+def _beside_reducing(program: Program, factor: float) -> Program:
+    """The passes so many times as long but for what reduces gradients: copies, collectives, and the host's time."""
+    numbers, spent_ns = program.micro_batches, program.spent_ns.get(Part.REDUCING, {})
+    moves = {item for reduction in program.reductions for item in reduction.moves}
+
+    def of(place: int, edge: Edge) -> Edge:
+        if numbers[place] == OUTSIDE or place in moves:
+            return edge
+        reducing = min(edge.lag_ns, spent_ns.get(place, 0.0)) if edge.kind == Kind.HOST else 0.0
+        return edge.lasting(reducing + factor * (edge.lag_ns - reducing))
+
+    return with_edges(program, _OF_PASSES, of)
 
 
 def as_graphs(program: Program, value: Value, side: Side) -> Program:

@@ -10,12 +10,12 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from heapq import heappop, heappush
-from math import inf
 from statistics import median
 
 from dptune.whatif.gpu.reductions import Matched, Places
 
 _ALONE, _BESIDE = 0.05, 0.5  # of its duration that a collective shares: less is alone, more shows what sharing takes
+_HALVINGS = 10  # until what another adds is as near as 0.1 %
 
 
 @dataclass(frozen=True)
@@ -74,55 +74,15 @@ def durations(
     return [end - start for start, end in zip(starts, ends, strict=True)]
 
 
-def overlaps(starts: Sequence[float], took: Sequence[float], ranks: Sequence[frozenset[int]]) -> list[float]:
-    """The part of each transfer in which others of its ranks ran; of several at once each counts."""
-    found = [0.0] * len(starts)
-    running: list[int] = []
-    for number in sorted(range(len(starts)), key=lambda each: starts[each]):
-        running = [other for other in running if starts[other] + took[other] > starts[number]]
-        for other in running:
-            if not ranks[other].isdisjoint(ranks[number]):
-                together = min(starts[other] + took[other], starts[number] + took[number]) - starts[number]
-                found[other] += together
-                found[number] += together
-        running.append(number)
-    return [shared / each if each > 0 else 0.0 for shared, each in zip(found, took, strict=True)]
-
-
-def slowdown(kinds: Sequence[tuple[str, int]], took: Sequence[float], beside: Sequence[float]) -> float:
-    """What another transfer adds to one of the same kind and bytes that was seen alone and beside others; else 1.
-
-    A transfer of which another shares a part takes that part so many times as long, and the rest as alone.
-    """
-    alone: dict[tuple[str, int], list[float]] = {}
-    for kind, duration, share in zip(kinds, took, beside, strict=True):
-        if share <= _ALONE:
-            alone.setdefault(kind, []).append(duration)
-    seen = [
-        _added(median(alone[kind]) / duration, share)
-        for kind, duration, share in zip(kinds, took, beside, strict=True)
-        if share >= _BESIDE and kind in alone
-    ]
-    return min(1.0, max(0.0, median(seen))) if seen else 1.0
-
-
-def _added(alone: float, share: float) -> float:
-    """The same of one that takes so much of its duration alone, and that others share for this part of it."""
-    if share >= 1:  # by so many at once
-        return (1 / alone - 1) / share
-    left = alone - (1 - share)
-    return share / left - 1 if left > 0 else inf
-
-
-def alone_shares(
-    starts: Sequence[float], took: Sequence[float], ranks: Sequence[frozenset[int]], slowed: float
-) -> list[float]:
-    """How long transfers would take alone / as recorded, by how many of their ranks' ran meanwhile."""
+def shared_times(
+    starts: Sequence[float], took: Sequence[float], ranks: Sequence[frozenset[int]]
+) -> list[dict[int, float]]:
+    """By transfer for how long so many others run on that of its ranks on which most do."""
     borders = sorted(
         [(start, 1, number) for number, start in enumerate(starts)]
         + [(start + took[number], 0, number) for number, start in enumerate(starts)]
     )
-    done = [0.0] * len(starts)
+    found: list[dict[int, float]] = [{} for _ in starts]
     count: Counter[int] = Counter()
     running: set[int] = set()
     before = 0.0
@@ -130,7 +90,7 @@ def alone_shares(
         if at > before:
             for other in running:
                 beside = max(count[rank] for rank in ranks[other]) - 1
-                done[other] += (at - before) / (1 + slowed * beside)
+                found[other][beside] = found[other].get(beside, 0.0) + at - before
         before = at
         if begins:
             running.add(number)
@@ -138,7 +98,39 @@ def alone_shares(
         else:
             running.remove(number)
             count.subtract(ranks[number])
-    return [alone / each if each > 0 else 1.0 for alone, each in zip(done, took, strict=True)]
+    return found
+
+
+def slowdown(kinds: Sequence[tuple[str, int]], shared: Sequence[Mapping[int, float]]) -> float:
+    """What another transfer adds to one of the same kind and bytes that was seen alone and beside others; else 1.
+
+    `shared`: by transfer for how long so many others run.
+    """
+    alone: dict[tuple[str, int], list[float]] = {}
+    parts = [1 - times.get(0, 0.0) / max(1.0, sum(times.values())) for times in shared]
+    for kind, times, part in zip(kinds, shared, parts, strict=True):
+        if part <= _ALONE:
+            alone.setdefault(kind, []).append(sum(times.values()))
+    seen = [
+        _added(median(alone[kind]), times)
+        for kind, times, part in zip(kinds, shared, parts, strict=True)
+        if part >= _BESIDE and kind in alone
+    ]
+    return median(seen) if seen else 1.0
+
+
+def _added(alone: float, times: Mapping[int, float]) -> float:
+    """The same of one transfer, which alone takes so long: what each other adds, 0 to 1."""
+    low, high = 0.0, 1.0
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if alone_ns(times, middle) > alone else (low, middle)
+    return (low + high) / 2
+
+
+def alone_ns(times: Mapping[int, float], slowed: float) -> float:
+    """How long a transfer takes alone that takes so long beside so many others."""
+    return sum(ns / (1 + slowed * beside) for beside, ns in times.items())
 
 
 def transfers(
@@ -168,6 +160,7 @@ def transfers(
             starts.append(float(start))
             took.append(float(duration))
     ranks = [transfer.ranks for transfer in found]
-    slowed = slowdown(kinds, took, overlaps(starts, took, ranks))
-    shares = alone_shares(starts, took, ranks, slowed)
+    shared = shared_times(starts, took, ranks)
+    slowed = slowdown(kinds, shared)
+    shares = [alone_ns(times, slowed) / ns for times, ns in zip(shared, took, strict=True)]
     return [replace(transfer, alone=share) for transfer, share in zip(found, shares, strict=True)], slowed

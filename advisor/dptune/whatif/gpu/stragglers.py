@@ -17,6 +17,7 @@ from dptune.measured import Missing
 from dptune.whatif.cpu.topology import ALONE
 from dptune.whatif.gpu.editing import with_edges
 from dptune.whatif.gpu.graph import COMPUTING, Edge, Kind
+from dptune.whatif.gpu.host_work import HostWork
 from dptune.whatif.gpu.program import Program
 
 _DEVICE = frozenset({*COMPUTING, Kind.COPY})
@@ -31,7 +32,7 @@ _KeyOf = Callable[[int, Edge], _Key | None]
 def without_straggler(program: Program, value: Value) -> Program:
     """The rank that arrives latest takes as long as the median of the others, in the steps in which it takes longer.
 
-    A rank that is late in some steps takes over no delay of others in the rest.
+    A rank that is late in some steps takes over no delay of others in the rest, and its host varies as before.
     """
     if not value:
         return program
@@ -45,14 +46,19 @@ def without_straggler(program: Program, value: Value) -> Program:
             longer_ns[key[0]] += of_ranks[late] - others[key]
         return {key: {late: others[key] / of_ranks[late]} for key, of_ranks in known.items() if longer_ns[key[0]] > 0}
 
-    key_of = _calls(program) or _steps(program)
+    calls = _calls(program)
+    key_of = calls or _steps(program)
     for kinds in (_DEVICE, _HOST, _GAPS):
-        program = _evened(program, kinds, key_of, median_of_others)
+        of_calls = kinds == _HOST and calls is not None
+        program = _evened(program, kinds, key_of, HostWork(late).factors if of_calls else median_of_others)
     return program
 
 
 def balanced(program: Program, value: Value) -> Program:
-    """The kernels of each step take the mean over ranks of what they took, and so does what hosts do for its passes."""
+    """The kernels of each step take the mean over ranks of what they took, and so does what hosts do for its passes.
+
+    By chance, hosts still vary as they did from step to step.
+    """
     if not value:
         return program
     latest(program)
@@ -62,9 +68,11 @@ def balanced(program: Program, value: Value) -> Program:
         means = {key: fmean(of_ranks.values()) for key, of_ranks in spent.items() if len(of_ranks) == ranks}
         return {key: {rank: mean_ns / ns for rank, ns in spent[key].items() if ns} for key, mean_ns in means.items()}
 
-    key_of = _calls(program) or _steps(program)
+    calls = _calls(program)
+    key_of = calls or _steps(program)
     for kinds in (COMPUTING, _PASSES):
-        program = _evened(program, kinds, key_of, mean_of_all)
+        of_calls = kinds == _PASSES and calls is not None
+        program = _evened(program, kinds, key_of, HostWork().factors if of_calls else mean_of_all)
     return program
 
 
