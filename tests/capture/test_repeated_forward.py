@@ -465,6 +465,30 @@ def test_a_pass_whose_gradients_no_backward_pass_uses(measured, when, metric):
     assert all(again > 0 for again in found.again_ns)
 
 
+class Prompted(nn.Module):
+    """It returns a parameter beside its outputs."""
+
+    def __init__(self):
+        super().__init__()
+        self.prompt, self.body = nn.Parameter(torch.ones(WIDTH)), layers()
+
+    def forward(self, rows):
+        return self.body(rows), self.prompt
+
+
+def test_nothing_is_left_on_parameters_that_are_returned(watched):
+    model, kept = Prompted(), []
+
+    def losses(model, rows):
+        outputs, prompt = model(rows)
+        kept.append(outputs)
+        yield (outputs * prompt).mean()
+
+    assert watched(model, losses) == []
+    assert not model.prompt._backward_hooks
+    assert not any(outputs._backward_hooks for outputs in kept)
+
+
 def test_equal_passes_of_which_one_has_a_backward_pass(watched):
     def losses(model, rows):
         model(rows)

@@ -3,7 +3,7 @@
 import pytest
 
 from dptune.measure.host.script_places import in_each, in_functions, in_optimizer_loops, recorded_place
-from dptune.measured import CodeSite, OptimizerLoop, UserCodeFigures
+from dptune.measured import CodeSite, OptimizerLoop, UserCodeFigures, WaitSite
 from dptune.runfile.facts import Facts, OptimizerFacts
 from dptune.runfile.window import SampledFacts, Window
 
@@ -42,6 +42,13 @@ def test_functions_in_a_list():
     (found,) = in_each([site], [recorded("scripts/train.py")])
     assert found.at == "scripts/train.py:4"
     assert in_each(None, []) is None
+
+
+def test_functions_as_a_trace_writes_them():
+    known = WaitSite.model_construct(call="cudaStreamSynchronize", function="train.py(4): pick")
+    unknown = WaitSite.model_construct(call="cudaStreamSynchronize")
+    found = in_each([known, unknown], [recorded("scripts/train.py")])
+    assert [each.__dict__.get("function") for each in found] == ["scripts/train.py(4): pick", None]
 
 
 def test_functions_of_an_optimizer():

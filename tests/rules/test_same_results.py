@@ -32,7 +32,8 @@ def test_the_function_its_line_and_its_operators(advice):
         "before training (matmul, diag)"
     )
     assert (found.impact, found.confidence, found.numerics) == ("high", "medium", "same")
-    assert (found.saves.low_share, found.saves.high_share) == (0, pytest.approx(0.2))
+    assert (found.saves.basis, found.saves.predicted_share) == ("timed", pytest.approx(0.2))
+    assert (found.saves.low_share, found.saves.high_share) == pytest.approx((0.8 * 0.2, 1.3 * 0.2))
     assert ("largest result", "900 x 900") in [(each.label, each.value) for each in found.evidence]
 
 
@@ -43,7 +44,7 @@ def test_several_times_in_one_step(advice):
         "`normalized` (graph.py:31) computes the same results 4 times in each step, 20 % of the step: compute them "
         "once, and pass them on (matmul, diag)"
     )
-    assert found.saves.high_share == pytest.approx(0.2)
+    assert found.saves.high_share == pytest.approx(1.3 * 0.2)
 
 
 def test_a_repeated_forward_pass_is_named_by_its_rule(ask, make_measured, make_facts):
@@ -99,7 +100,7 @@ def test_what_the_function_computes_in_every_step_is_saved_with_it(advice):
         same(again_ms=0.4, function="bias (a.py:2)"),
     )
     (found,) = advice(within, always, other)
-    assert found.saves.high_share == pytest.approx(0.23)
+    assert found.saves.high_share == pytest.approx(1.3 * 0.23)
     assert "20 % of the step" in found.title
 
 
@@ -131,4 +132,17 @@ def test_stack_samples_hold_the_rest_of_the_function(ask, make_measured, make_fa
     found = same(calls=9, results=3, within_step=True) if within else same()
     facts = make_facts(same_results=[found], windows=[window])
     (advice,) = ask("DP625", make_measured(device="cpu", world=1), [facts])
-    assert advice.saves.high_share == pytest.approx(high, abs=0.01)
+    assert advice.saves.high_share == pytest.approx(1.3 * high, abs=0.013)
+
+
+def test_the_interval_holds_how_steps_vary(advice):
+    (found,) = advice(same(again_ns=[MS, 3 * MS]))
+    assert (found.saves.low_share, found.saves.high_share) == pytest.approx((0.8 * 0.1, 1.3 * 0.3))
+
+
+def test_one_compared_step_and_another_rank_without_it_give_a_bound(ask, make_measured, make_facts, advice):
+    (found,) = advice(same(steps=1))
+    assert (found.saves.basis, found.saves.low_share, found.saves.high_share) == ("bound", 0, pytest.approx(0.2))
+    ranks = [make_facts(same_results=[same()]), make_facts(rank=1)]
+    (found,) = ask("DP625", make_measured(device="cpu", world=2), ranks)
+    assert found.saves.basis == "bound"

@@ -117,6 +117,15 @@ def test_text_made_of_tensors_is_logging_whatever_the_function_is_named(ask, mak
     assert 'log.debug("%s", tensor)' in advice.watch
 
 
+def test_a_name_alone_does_not_make_batches_of_the_training_loader_an_evaluation(ask, make_measured, make_facts):
+    window = Window("untraced", 4, [10 * MS] * 20)
+    window.sampled = [
+        place("main (train.py:40)", ms=6, phase="forward"),
+        place("main (train.py:41)", "evaluate_batch (train.py:21)", ms=4, phase="loader"),
+    ]
+    assert ask("DP609", make_measured(world=1, device="cpu"), [make_facts(windows=[window])]) == []
+
+
 @pytest.mark.parametrize(("device", "found"), [("cpu", 1), ("cuda", 0)])
 def test_a_validation_of_the_script_in_each_step(ask, make_measured, make_facts, device, found):
     """Forward passes and a loader of its own are no way through training; on a GPU it may wait for the device."""

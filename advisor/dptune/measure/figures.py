@@ -151,7 +151,10 @@ def measure(
             launching.launching((rank_view, device) for rank_view, device, _ in spent),
             launching.NO_LAUNCHES if stepped else no_steps,
         ),
-        "wait_sites": (wait_sites.wait_sites(stepped, detail) if stepped else None, no_steps),
+        "wait_sites": (
+            script_places.in_each(wait_sites.wait_sites(stepped, detail) if stepped else None, run.facts.values()),
+            no_steps,
+        ),
         "launch_idle": (
             launch_idle.launch_idle(windowed, phased),
             launch_idle.NONE_WAITED if windowed else no_steps,
@@ -185,7 +188,10 @@ def measure(
         ),
         "user_code": (_user_code(run, stacked), user_code.NO_STACKS),
         "compute_functions": (
-            compute_functions.compute_functions(_two_detailed(run, stacked)) if stacked else None,
+            script_places.in_each(
+                compute_functions.compute_functions(_two_detailed(run, stacked)) if stacked else None,
+                run.facts.values(),
+            ),
             compute_functions.NO_STACKS,
         ),
         "attention": (_attention(run, detail, stepped), no_steps),

@@ -14,10 +14,13 @@ from dptune.measured.figure import decimals
 from dptune.rule.declared import Rule
 from dptune.rule.ranks import RanksView
 from dptune.runfile.removed import Share, saved_share, saved_share_of_steps
+from dptune.runfile.repeated_forward import RepeatedForwardFacts
+from dptune.runfile.same_results import SameResultFacts
 from dptune.runfile.slow_steps import SlowSteps, share_of
 
 _SAVED_PART = (0.8, 1.1)  # of the time of removed work: lower and upper end
 _SAMPLED_PART = (0.8, 1.3)  # the same for sampled work: most measured savings exceeded the sampled time
+_BACKWARD_PART = (0.5, 1.5)  # of a part of the backward pass that is estimated by the forward pass
 _LOADER_LIMITS = 0.1  # of a step: devices that wait so long for batches mostly wait longer if they compute faster
 _HOST_LIMITS = 0.05  # of a step that devices idle because of the host
 UNVALIDATED = "; GPU predictions have been checked against measured steps for batch and bucket sizes only, on one H200"
@@ -119,6 +122,44 @@ class RunView(RanksView):
         """Whether CPUs compute, and all ranks of the run have facts."""
         ranks = self.measured.known("world_size") or len(self.facts)
         return self.measured.known("device_kind") == "cpu" and len(self.facts) == ranks
+
+    def without_repeated(self, found: RepeatedForwardFacts) -> Saving | None:
+        """What a CPU run saves without the calls that repeat a forward pass, by their times in warm-up steps.
+
+        A call that is left out takes its whole time with it, and its part of the backward pass, which is estimated.
+        None where rows repeat or prefixes grow, because the time of what is left is not known then; where fewer than
+        two steps were watched, where times do not hold, and where the saving may be zero.
+        """
+        if found.prefixes or found.rows_repeat > 1:
+            return None
+        spent = {}
+        for facts in self.facts:
+            same = (each for each in facts.repeated_forward if each.kind == found.kind)
+            own, window = next(same, None), facts.window("untraced")
+            if own is None or window is None or len(own.step_ns) < 2 or not sum(window.durations_ns):
+                continue
+            shares = [min(1.0, again / step) for again, step in zip(own.again_ns, own.step_ns, strict=True)]
+            again = own.backward_part * sum(window.backward_ns) / sum(window.durations_ns) if any(own.graph_ns) else 0.0
+            ends = (min(shares), _BACKWARD_PART[0]), (median(shares), 1.0), (max(shares), _BACKWARD_PART[1])
+            spent[facts.rank] = Share(*(min(1.0, share + part * again) for share, part in ends))
+        steps = len(found.step_ns)
+        how = f"the time of these calls in {steps} warm-up steps; the interval includes how it varies"
+        return self.removed(spent, how, timed=True) if spent and self.times_hold else None
+
+    def without_same(self, found: SameResultFacts, most: float) -> Saving | None:
+        """What a CPU run saves without operators that compute the same again, by their times in warm-up steps.
+
+        `most` is the upper end that is known otherwise. None where fewer than two steps were compared, where times do
+        not hold, and where the saving may be zero.
+        """
+        spent = {}
+        for facts in self.facts:
+            for own in facts.same_results:
+                if own.kind == found.kind and len(own.step_ns) > 1:
+                    shares = [min(1.0, again / step) for again, step in zip(own.again_ns, own.step_ns, strict=True)]
+                    spent[facts.rank] = Share(min(shares), median(shares), max(most, *shares))
+        how = f"the time of these operators in {len(found.step_ns)} warm-up steps; the interval includes how it varies"
+        return self.removed(spent, how, timed=True) if spent and self.times_hold else None
 
     def sampled(
         self,

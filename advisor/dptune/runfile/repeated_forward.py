@@ -40,6 +40,11 @@ class RepeatedForwardFacts:
     forward_ns: list[int] = field(default_factory=list)
 
     @property
+    def kind(self) -> tuple[str, bool, bool, bool, bool]:
+        """The module and what its calls repeat: equal on ranks that run the same script."""
+        return self.module, self.prefixes, self.rows_repeat > 1, self.trained, self.unused
+
+    @property
     def step_share(self) -> float:
         """The share of a step that the host spends in calls that are not needed, without their backward pass."""
         return _share(self.again_ns, self.step_ns)

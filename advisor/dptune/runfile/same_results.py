@@ -31,6 +31,11 @@ class SameResultFacts:
     forward_ns: list[int] = field(default_factory=list)
 
     @property
+    def kind(self) -> tuple[str, bool]:
+        """Equal on ranks that run the same script."""
+        return self.function, self.within_step
+
+    @property
     def times(self) -> float:
         """How often a step computes each result."""
         return 1 + self.calls / self.results if self.within_step and self.results else 1.0

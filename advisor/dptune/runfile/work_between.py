@@ -87,7 +87,7 @@ def _of_rank(rank: int, window: Window, histories: Sequence[HistoryFacts], *, on
         kind = kind or ("" if on_gpu or not calls(place, cause) else kind_of(name))
         history = None if on_gpu else _history(place, histories, trains)
         kind = kind or ("history" if history else "")
-        own = kind == "evaluation" and any(kind_of(line.rpartition(" (")[0]) == kind for line in place.path)
+        own = place.kind == "evaluation" and any(kind_of(_function(line)) == place.kind for line in place.path)
         if kind in ("", "experience") or (place.phase in _TRAINING and not own) or (own and on_gpu):
             continue
         if history is not None:

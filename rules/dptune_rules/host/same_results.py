@@ -30,8 +30,10 @@ Where it depends on a size that changes, keep it in a dictionary by size, or use
 
 What depends on the batch: compute it once in the forward pass of the model, and pass it to the layers.
 
-The saving is an upper bound: the time of all of these operators. On a CPU it is the time of the whole function by stack
-samples, if these operators take at least half of it: this includes operators that are too short to compare.
+On a CPU the saving is predicted from the time of these operators in at least two warm-up steps: from 0.8 times its
+least share to 1.3 times the largest. The upper end is that of the whole function by stack samples, if these operators
+take at least half of it: this includes operators that are too short to compare. Otherwise the saving is an upper bound:
+the time of all of these operators.
 
 ## When to leave it alone
 
@@ -102,6 +104,7 @@ def _advice(run: RunView, found: SameResultFacts, share: float, besides: float) 
     name, _, place = found.function.removesuffix(")").rpartition(" (")
     named = f"`{name}` ({place})" if name else place
     sampled = _sampled(run, found, name, place, share + besides)
+    most = min(1.0, max(share + besides, sampled))
     size = " x ".join(f"{length:,}" for length in found.size)
     return Advice(
         rule=RULE.code,
@@ -112,9 +115,8 @@ def _advice(run: RunView, found: SameResultFacts, share: float, besides: float) 
         f"compute them once, {_when(found)} ({', '.join(found.operators)})",
         why=_why(found),
         changes=[],
-        saves=run.bound(
-            0.0, min(1.0, max(share + besides, sampled)), f"all of {'the function' if sampled else 'these operators'}"
-        ),
+        saves=run.without_same(found, most)
+        or run.bound(0.0, most, f"all of {'the function' if sampled else 'these operators'}"),
         confidence="medium" if len(found.step_ns) > 1 and run.times_hold else "low",
         evidence=[
             Evidence(label="operators with the same results", value=share, unit="of a step"),

@@ -18,6 +18,7 @@ from dptune.runfile.facts import Facts
 _FRAME = re.compile(r".*\((?P<file>.+):\d+\)")
 _PLACES = ("at", "caller_at")  # fields of functions: `file:line`
 _FUNCTION = re.compile(r"(?P<name>.+) at (?P<place>.+)")
+_OF_TRACE = re.compile(r"(?P<file>.+)\((?P<line>\d+)\): (?P<name>.+)")  # as a trace writes a function
 
 Functions = TypeVar("Functions", bound=BaseModel)
 
@@ -61,8 +62,12 @@ def recorded_place(place: str, files: Iterable[str]) -> str:
 
 
 def _renamed(function: Functions, files: set[str]) -> Functions:
-    places = {name: recorded_place(place, files) for name in _PLACES if (place := getattr(function, name, ""))}
-    return function.model_copy(update=places)
+    fields = function.__dict__  # a figure that is missing is none of them
+    places = {name: recorded_place(place, files) for name in _PLACES if (place := fields.get(name))}
+    if match := _OF_TRACE.fullmatch(fields.get("function") or ""):
+        file, _, line = recorded_place(f"{match['file']}:{match['line']}", files).rpartition(":")
+        places["function"] = f"{file}({line}): {match['name']}"
+    return function.model_copy(update=places) if places else function
 
 
 def _of_function(words: str, files: set[str]) -> str:

@@ -213,12 +213,12 @@ class RepeatedForward:
 
 
 def _watch_backward(call: Call, output: Any) -> None:
-    """Notice a backward pass through one of these outputs."""
+    """Notice a backward pass through one of these outputs, at its operator: nothing is left on tensors."""
 
     def reach(_: Any) -> None:
         call.reached = True
 
     for tensor in tensors_in(output):
-        if tensor.requires_grad:
+        if tensor.grad_fn is not None:  # a parameter that is returned has none
             call.reached = False
-            tensor.register_hook(reach)  # type: ignore[no-untyped-call]
+            tensor.grad_fn.register_prehook(reach)
