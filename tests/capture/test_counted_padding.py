@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from dptune.capture.injected.observe.counted_padding import CountedPadding
 from dptune.capture.injected.observe.module_calls import ModuleCalls
@@ -111,7 +112,6 @@ def test_targets_that_an_embedding_says_are_padding(watching, batch):
         {"reduction": "none"},  # masked later
         {"weight": torch.ones(WORDS)},
         {"padding_idx": None},
-        {"classes": 40},  # other classes than words
     ],
 )
 def test_targets_that_may_not_be_padding(watching, batch, how):
@@ -207,3 +207,65 @@ def test_a_table_of_segments_with_as_many_rows_as_classes(watching, batch, of_ea
     observed = watching()
     observed.before_pass(cross_entropy(logits, targets.flatten()))
     assert all(padding == 0 for _, _, _, padding, _, _ in found_of(observed))
+
+
+def tags_of(words, *, filler, ignore_index=-100, real=(1, 2, 3), padding_idx=PAD):
+    """The loss of a recurrent tagger of packed sequences: a tag for each word, `filler` for padding."""
+    table = nn.Embedding(WORDS, 4, padding_idx=padding_idx)
+    layer, head = nn.LSTM(4, 5, batch_first=True, bidirectional=True), nn.Linear(10, 6)
+    packed = pack_padded_sequence(table(words), (words != PAD).sum(1), batch_first=True, enforce_sorted=False)
+    logits = head(pad_packed_sequence(layer(packed)[0], batch_first=True)[0])
+    tags = torch.tensor(real)[words % len(real)].masked_fill(words == PAD, filler)
+    return cross_entropy(logits.flatten(0, 1), tags.flatten(), ignore_index=ignore_index)
+
+
+@pytest.fixture
+def words(batch):
+    ids, mask = batch
+    return ids.masked_fill(mask == 0, PAD)[:, :5]
+
+
+def test_a_token_that_only_padding_has_where_the_model_predicts_fewer(watching, batch):
+    observed = watching()
+    observed.before_pass(loss_of(batch, classes=40))
+    assert found_of(observed) == [("place", "40 classes", 12, 3, 1, PAD)]
+
+
+def test_a_class_that_only_padding_has(watching, words):
+    observed = watching()
+    observed.before_pass(tags_of(words, filler=0))
+    observed.before_pass(tags_of(words[:, :4], filler=0))  # no padding
+    assert found_of(observed) == [("place", "6 classes", 10 + 8, 1, 2, 0)]
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"filler": 0, "ignore_index": 0},
+        {"filler": -100},
+        {"filler": 0, "real": (0, 1, 2)},  # a class of words, too
+        {"filler": 0, "real": (1, 1, 1)},  # two classes: the embedding may tell them apart
+        {"filler": 0, "padding_idx": None},
+    ],
+)
+def test_a_class_that_may_not_be_padding(watching, words, how):
+    observed = watching()
+    observed.before_pass(tags_of(words, **how))
+    assert all(padding == 0 for _, _, _, padding, _, _ in found_of(observed))
+
+
+def test_a_class_that_padding_has_and_words_of_another_pass(watching, words):
+    observed = watching()
+    observed.before_pass(tags_of(words, filler=0))
+    observed.before_pass(tags_of(words[:, :4], filler=0, real=(0, 1, 2)))
+    assert found_of(observed) == []
+
+
+def test_a_word_in_the_middle_is_no_padding(watching):
+    """An embedding of two kinds of words, one of them with zeros; its class is a class of its own."""
+    kinds = torch.tensor([[PAD, 10, PAD, 11, 12, PAD], [10, PAD, 11, 12, PAD, PAD]])
+    table, head = nn.Embedding(WORDS, 4, padding_idx=PAD), nn.Linear(4, 6)
+    tags = (kinds % 3 + 1).masked_fill(kinds == PAD, 0)
+    observed = watching()
+    observed.before_pass(cross_entropy(head(table(kinds)).flatten(0, 1), tags.flatten()))
+    assert found_of(observed) == []

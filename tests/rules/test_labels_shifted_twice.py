@@ -22,6 +22,9 @@ def test_the_share_of_targets_and_where_samples_come_from(ask, make_measured, ma
     assert (advice.kind, advice.impact, advice.confidence, advice.threatens_results) == ("risk", "high", "high", True)
     assert [found.value for found in advice.evidence] == [pytest.approx(0.99), 0.002, 2, "collate (data.py:40)"]
     assert "labels=input_ids" in advice.remedy
+    loaders[1].shifts_at = ["data.py:29"]
+    (advice,) = ask("DP509", make_measured(), ranks)
+    assert advice.title.endswith("no loss trains the next token; samples are shifted at data.py:29")
 
 
 @pytest.mark.parametrize(

@@ -479,7 +479,7 @@ def test_an_extra_kernel_is_saved_whole(ask, make_measured, work_ratio):
     assert advice.saves.high_share >= max(advice.saves.replayed_share, shown["mean lag"])
 
 
-def compared(kind, rank_ms, others_ms, share, detail=()):
+def compared(kind, rank_ms, others_ms, share, detail=(), name="sleep"):
     """What the late rank and the others take for the same thing, and for what is inside it."""
     inside = dict(zip(("detail_rank_ns", "detail_others_ns"), (int(ms * 1e6) for ms in detail), strict=False))
     return LagDifference.only(
@@ -488,7 +488,7 @@ def compared(kind, rank_ms, others_ms, share, detail=()):
         name="train_step",
         rank_ns=int(rank_ms * 1e6),
         others_ns=int(others_ms * 1e6),
-        detail="sleep" if detail else None,
+        detail=name if detail else None,
         share=share,
         **inside,
     )
@@ -519,3 +519,25 @@ def test_the_same_work_on_slower_cores_is_no_fault_of_the_script(
     (advice,) = ask("DP701", run, facts)
     assert (advice.impact, advice.confidence) == (impact, "low" if impact == "low" else "medium")
     assert ("does the same work more slowly" in advice.title) == (impact == "low")
+
+
+@pytest.mark.parametrize(
+    ("detail", "name", "work_ratio", "impact"),
+    [
+        ((15.7, 12.2), "aten::mm", 1.0, "low"),
+        ((15.7, 12.2), "aten::mm", 1.2, "medium"),  # more of it
+        ((15.7, 12.2), "aten::mm", None, "medium"),  # how much is not known
+        ((15.7, 7.2), "aten::mm", 1.0, "medium"),  # more than twice as long
+        ((15.7, 12.2), "before aten::mm", 1.0, "medium"),  # no operator: the script does something else
+    ],
+)
+def test_one_function_whose_operator_is_slower(ask, make_measured, make_facts, detail, name, work_ratio, impact):
+    """Two equal ranks: the whole training loop explains 71 % of the lag, by one operator on the same sizes."""
+    differences = [compared("function", 44.7, 39.3, 0.71, detail, name), compared("function", 16, 14.5, 0.2)]
+    run = make_measured(
+        straggler=late(differences=differences, work_ratio=work_ratio), lags_ms=lags(3, 3, 3, 3, 3), device="cpu"
+    )
+    facts = [make_facts(rank=rank, device=DeviceFacts(kind="cpu", torch_threads=1)) for rank in (0, 1)]
+    (advice,) = ask("DP701", run, facts)
+    assert advice.impact == impact
+    assert ("Check the load and the clock of its cores" in advice.title) == (impact == "low")

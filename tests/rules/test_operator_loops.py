@@ -4,6 +4,7 @@ import pytest
 
 from dptune.measured import OperatorLoop, UserCodeFigures
 from dptune.runfile.loader import LoaderFacts
+from dptune.runfile.row_calls import RowCallsFacts
 from dptune.runfile.window import SampledFacts, Window
 
 
@@ -289,3 +290,44 @@ def test_cells_whose_compute_is_not_known_have_a_bound(ask, make_measured, make_
     (advice,) = ask("DP610", measured, found_in(make_facts, 20))
     assert (advice.saves.basis, advice.saves.high_share) == ("bound", pytest.approx(0.6))
     assert "use nn.LSTM" in advice.title
+
+
+ROWS = RowCallsFacts("Policy.act", "train.py:69", "Policy", items=4, calls=176)
+WAY = ["main (train.py:130)", "collect (train.py:81)"]
+
+
+def acting(make_facts, looks=60):
+    """So many of 100 stack samples are in calls of a policy for one environment, the others in the backward pass."""
+    places = [
+        SampledFacts([*WAY, "each (train.py:69)", "Policy.act (train.py:64)"], looks=looks, spent_ns=[looks]),
+        SampledFacts([*WAY], looks=3, spent_ns=[3]),
+        SampledFacts(["main (train.py:12)"], "backward", looks=97 - looks, spent_ns=[97 - looks]),
+    ]
+    return [make_facts(windows=[Window("untraced", 3, [20] * 5, sampled=places)], row_calls=[ROWS])]
+
+
+def test_a_module_that_is_called_with_one_row_for_each_item(ask, make_measured, make_facts):
+    """Three of four calls go away: 45 % of the step. The functions around and inside are not named again."""
+    collect = {"name": "collect", "at": "train.py:77", "rank": 0, "share": 0.3}
+    (advice,) = ask("DP610", looping(make_measured, **collect), acting(make_facts))
+    assert advice.title == (
+        "`Policy.act` (train.py:69) is called 176 times in a step with one row each, 60 % of the step: stack the 4 "
+        "rows of each loop and call it once"
+    )
+    assert (advice.saves.basis, advice.saves.high_share) == ("bound", pytest.approx(0.45))
+    assert (advice.impact, advice.confidence) == ("high", "medium")
+
+
+def test_rows_that_take_little_or_no_samples(ask, make_measured, make_facts):
+    none = make_measured(user_code=UserCodeFigures(ranks=[0, 1], steps=2, basis="untraced", sites=[]))
+    assert ask("DP610", none, acting(make_facts, looks=3)) == []
+    assert ask("DP610", none, [make_facts(row_calls=[ROWS])]) == []
+
+
+@pytest.mark.parametrize(("share", "told"), [(0.01, 0), (0.3, 1)])
+def test_what_is_repeated_is_a_part_of_the_function(ask, make_measured, make_facts, share, told):
+    """63 of 100 stack samples are in the function, but the operators that it repeats take 1 % of the step."""
+    own = acting(make_facts)
+    own[0].row_calls = []
+    collect = {"name": "collect", "at": "train.py:77", "rank": 0, "share": share}
+    assert len(ask("DP610", looping(make_measured, **collect), own)) == told

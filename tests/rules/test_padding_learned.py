@@ -27,6 +27,11 @@ MASKED = CountedPaddingFacts("attention_mask", "GPT2LMHeadModel", targets=400, p
             "0, the padding_idx of the embedding",
             "Pass `ignore_index=0` to the cross entropy.",
         ),
+        (
+            CountedPaddingFacts("place", "9 classes", 400, 100, 4, 0),
+            "class 0, which only padding has",
+            "Pass `ignore_index=0` to the cross entropy.",
+        ),
     ],
 )
 def test_what_shows_the_padding(ask, make_measured, make_facts, found, said, remedy):

@@ -1,6 +1,7 @@
 import pytest
 
 from dptune.measured import Missing
+from dptune.runfile.library_calls import LibraryCallFacts
 from dptune.runfile.loader import LoaderFacts
 from dptune.runfile.window import SampledFacts, Window
 
@@ -142,6 +143,38 @@ def test_evaluation_by_a_library_is_named_by_its_function(ask, make_measured, ma
     assert advice.remedy == "Evaluate less often, on fewer samples, or in another job."
     (advice,) = ask("DP703", make_measured(world=1), [make_facts(windows=[window], keeps_logits="train.py:7")])
     assert "The Trainer (train.py:7) keeps all logits of the evaluation for `compute_metrics`: pass" in advice.remedy
+
+
+def of_lightning(make_facts, *saved):
+    """25 steps of 10 ms by a library; in every fifth it takes 60 ms more, of which it saves for 30 if in `saved`."""
+    window = Window("untraced", 3, [(70 if at % 5 == 4 else 10) * 10**6 for at in range(25)])
+    fit = {"through": "lightning.Trainer.fit"}
+    spent = {at: 4 + (60 - 30 * (at in saved) if at % 5 == 4 else 0) for at in range(25)}
+    window.sampled = [
+        place(spent=dict.fromkeys(range(25), 6), phase="backward", **fit),
+        place(spent=spent, **fit),
+        *([place(spent=dict.fromkeys(saved, 30), through="torch.save", kind="saving")] if saved else []),
+    ]
+    keeps = LibraryCallFacts("ModelCheckpoint", "train.py:5", {"every_n_train_steps": "train.py:6"})
+    return [make_facts(windows=[window], library_calls=[keeps])]
+
+
+def test_what_a_library_does_around_saving_is_part_of_it(ask, make_measured, make_facts):
+    (advice,) = ask("DP703", make_measured(world=1), of_lightning(make_facts, 4, 9, 14, 19, 24))
+    assert advice.title == "`torch.save` (train.py:9) adds 60 ms to one step in 5: 55 % of the time"
+    assert "How often is set at train.py:6." in advice.remedy
+    assert advice.saves.basis == "timed"
+
+
+def test_what_a_library_does_for_no_known_purpose_is_not_called_saving(ask, make_measured, make_facts):
+    (advice,) = ask("DP703", make_measured(world=1), of_lightning(make_facts))
+    assert advice.title == "`lightning.Trainer.fit` (train.py:9) adds 60 ms to one step in 5: 55 % of the time"
+    assert advice.remedy == ""
+    apart = ask("DP703", make_measured(world=1), of_lightning(make_facts, 4))  # it saves in one of the five
+    assert [(one.title.split()[0], one.evidence[0].value) for one in apart] == [
+        ("`lightning.Trainer.fit`", 5),
+        ("`torch.save`", 1),
+    ]
 
 
 def test_collecting_experience_is_part_of_the_method(ask, make_measured, make_facts):

@@ -198,3 +198,18 @@ def test_a_second_function_is_named_as_well():
     assert [one.title.split("`")[1] for one in ask(found(site(), errors))] == ["save_checkpoint", "edit_distance"]
     first = other(rule="DP610", title="`save_checkpoint` (train.py:90) calls aten::select 2,002 times")
     assert [one.title.split("`")[1] for one in ask(found(site(), errors), [first])] == ["edit_distance"]
+
+
+def test_what_runs_in_a_call_for_each_row_is_explained():
+    """A function that is on the stack at the line of operator-loops in most of its samples."""
+    way = ["collect (train.py:81)", "each (train.py:69)", "Policy.act (train.py:65)"]
+    places = [SampledFacts(way, looks=9, spent_ns=[9]), SampledFacts([way[0], way[2]], looks=2, spent_ns=[2])]
+    facts = [facts_of(windows=[Window("untraced", 3, [20] * 5, sampled=places)])]
+    measured = found(site(name="act", at="train.py:61", part=True, mostly="log_prob"))
+
+    def told(where):
+        advised = (other("DP610", fingerprint=f"DP610:rows:{where}"),)
+        return list(RULES["DP901"].check(RunView(measured, facts, advised=advised)))
+
+    assert told("train.py:69") == []
+    assert len(told("train.py:70")) == 1

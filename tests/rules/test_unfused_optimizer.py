@@ -293,6 +293,19 @@ def test_the_saving_of_a_class_with_adam_in_its_name_is_predicted_from_samples(
     assert advice.saves.high_share == pytest.approx(0.3 + 0.0754, abs=1e-3)
 
 
+def test_the_lines_of_the_update_are_named(ask, make_measured, make_facts, hand_made):
+    own = stepping(make_facts, 30, **WRITTEN)
+    lines = {33: 20, 36: 10}
+    own[0].windows[0].sampled[:1] = [
+        SampledFacts(["main (train.py:9)", f"PlainAdam.step (train.py:{line})"], "optimizer", looks=ns, spent_ns=[ns])
+        for line, ns in lines.items()
+    ]
+    (advice,) = ask("DP603", written(make_measured, hand_made, world=1), own)
+    assert advice.title.startswith("`PlainAdam` (train.py:33) takes")
+    shown = {one.label: one.value for one in advice.evidence}
+    assert shown["lines that take most time"] == "train.py:33 (67 %), train.py:36 (33 %)"
+
+
 @pytest.mark.parametrize(
     ("calls", "numbers", "device", "remedy"),
     [

@@ -13,6 +13,7 @@ from dptune.measured import Missing
 from dptune.measured.figure import decimals
 from dptune.rule.declared import Rule
 from dptune.rule.ranks import RanksView
+from dptune.runfile.hot_lines import part_at, passes, sampled_by_rank
 from dptune.runfile.removed import Share, saved_share, saved_share_of_steps
 from dptune.runfile.repeated_forward import RepeatedForwardFacts
 from dptune.runfile.same_results import SameResultFacts
@@ -44,6 +45,18 @@ class RunView(RanksView):
             return None
         how = f"the extra time of {len(cause.steps)} slow steps; the interval includes their variation"
         return self.timed(found.least, found.likely, found.most, how, durations_ns)
+
+    def line_share(self, where: str) -> float | None:
+        """The share of the untraced steps that a line of the script and what it calls take, most of any rank.
+
+        None where stack samples are too few.
+        """
+        found = sampled_by_rank(self.facts, lambda sample: passes(sample, where))
+        return None if found is None else max(share.likely for share in found.by_rank.values())
+
+    def part_at(self, name: str, at: str, where: str) -> float | None:
+        """The part of a function's time in which a line is on the stack; None where the function was not sampled."""
+        return part_at(self.facts, name, at.rpartition(":")[0] or at, where)
 
     def bound(self, low_share: float, high_share: float, how: str, *, in_few_steps: bool = False) -> Saving:
         """A saving between two shares of the step that is an upper bound.

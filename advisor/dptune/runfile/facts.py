@@ -36,6 +36,7 @@ from dptune.runfile.optimizer_gradients import OptimizerGradientFacts
 from dptune.runfile.probability_losses import ProbabilityLossFacts
 from dptune.runfile.registered_hooks import RegisteredHookFacts
 from dptune.runfile.repeated_forward import FrozenFeatureFacts, RepeatedForwardFacts
+from dptune.runfile.row_calls import RowCallsFacts
 from dptune.runfile.same_results import SameResultFacts
 from dptune.runfile.saved_files import SavedFileFacts
 from dptune.runfile.schedules import PlateauFacts, SchedulerFacts, ZeroRateFacts
@@ -227,6 +228,7 @@ class Facts:
     `evaluation_mode` models that are updated in evaluation mode; `unaveraged` parameters that DDP does not average;
     `lost_updates` 16-bit parameters that optimizers leave as they were;
     `repeated_forward` modules that run again within a step on the same inputs;
+    `row_calls` modules that a loop over a list calls with one row each;
     `probability_losses` losses that are given outputs of the wrong kind;
     `ignored_targets` rows of logits whose targets the loss ignores;
     `discarded_gradients` gradients that are cleared before an optimizer uses them;
@@ -313,6 +315,7 @@ class Facts:
     unaveraged: list[UnaveragedFacts] = field(default_factory=list)
     lost_updates: list[LostUpdateFacts] = field(default_factory=list)
     repeated_forward: list[RepeatedForwardFacts] = field(default_factory=list)
+    row_calls: list[RowCallsFacts] = field(default_factory=list)
     probability_losses: list[ProbabilityLossFacts] = field(default_factory=list)
     ignored_targets: list[IgnoredTargetFacts] = field(default_factory=list)
     discarded_gradients: DiscardedGradientFacts | None = None

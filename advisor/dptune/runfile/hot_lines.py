@@ -130,6 +130,20 @@ def _student(degrees: int) -> float:
     return _Z + (_Z**3 + _Z) / (4 * degrees) + (5 * _Z**5 + 16 * _Z**3 + 3 * _Z) / (96 * degrees**2)
 
 
+def passes(sample: SampledFacts, where: str) -> bool:
+    """Whether that line of the script, `file:line`, is on the stack."""
+    return any(frame.endswith(f"({where})") for frame in sample.path)
+
+
+def part_at(facts: Sequence[Facts], name: str, file: str, where: str) -> float | None:
+    """The part of a function's time, over all ranks, in which a line is on the stack; None where it has no samples."""
+    windows = [window for rank_facts in facts if (window := rank_facts.window("untraced"))]
+    inside = [sample for window in windows for sample in window.sampled if _line(sample, name, file)]
+    spent = [(sum(sample.spent_ns), passes(sample, where)) for sample in inside]
+    total = sum(ns for ns, _ in spent)
+    return sum(ns for ns, there in spent if there) / total if total else None
+
+
 def found_share(
     facts: Sequence[Facts], rank: int, name: str, file: str, without: Collection[Function] = ()
 ) -> tuple[float, float] | None:

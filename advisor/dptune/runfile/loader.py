@@ -49,7 +49,8 @@ class LoaderFacts:
     `arguments`: those of its call that dptune can set and no other field holds, by name. `through`: the function of an
     installed package that the script calls at `where`, where that package makes the loader. `sampler_where`: the line
     that makes a DistributedSampler; `iterated_at`: the one that made an iterator first. `argument_lines`: `file:line`
-    of each argument of the script's call.
+    of each argument of the script's call. `shifts_at`: lines in what reads and collates its samples that slice from the
+    second position on, as labels are shifted.
     """
 
     where: str | None = None
@@ -86,6 +87,7 @@ class LoaderFacts:
     sampler_where: str | None = None
     iterated_at: str | None = None
     argument_lines: dict[str, str] = field(default_factory=dict)
+    shifts_at: list[str] = field(default_factory=list)
 
     def epoch_batches(self, ranks: int) -> int | None:
         """How many batches a rank, of so many, draws of it in an epoch; None where its data set has no length.

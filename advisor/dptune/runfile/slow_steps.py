@@ -8,7 +8,7 @@ another wait of the standard library: the line of the script is named, or the ph
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import hypot, sqrt
@@ -44,7 +44,7 @@ class SlowSteps:
     time of all timed steps; `extra_ns` the median of what one takes longer by this.
     `each_ns` is the same of each of them.
     `leaves`: whether it is a function that the script calls, or one of a library for such a kind, and that the other
-    steps hardly spend time in.
+    steps hardly spend time in. `library`: the one that runs the loop from that line, empty where none does.
     """
 
     rank: int
@@ -57,6 +57,7 @@ class SlowSteps:
     extra_ns: float
     leaves: bool = False
     each_ns: tuple[float, ...] = ()
+    library: str = ""
 
 
 def slow(durations_ns: Sequence[int], times: float = TIMES) -> list[int]:
@@ -113,15 +114,39 @@ def _causes(rank: int, window: Window, times: float, *, alone: bool) -> Iterable
             places[cause].append(place)
             for at, ns in zip(place.steps, place.spent_ns, strict=False):
                 by_cause[cause][at] += ns
+    normal = {cause: sum(spent.get(at, 0) for at in usual) / len(usual) for cause, spent in by_cause.items()}
+    extra: dict[Cause, dict[int, float]] = {}
     for cause, spent in by_cause.items():
-        normal = sum(spent.get(at, 0) for at in usual) / len(usual)
-        extra = {at: spent.get(at, 0) - normal for at in steps}
-        extra = {at: ns for at, ns in extra.items() if ns > _OF_EXCESS * (durations_ns[at] - usual_ns)}
-        made = _made(rank, cause, extra, durations_ns)
+        beyond = {at: spent.get(at, 0) - normal[cause] for at in steps}
+        extra[cause] = {at: ns for at, ns in beyond.items() if ns > _OF_EXCESS * (durations_ns[at] - usual_ns)}
+    _explain(extra, called, lambda cause: _made(rank, cause, extra[cause], durations_ns) is not None)
+    for cause in by_cause:
+        made = _made(rank, cause, extra[cause], durations_ns)
         if made is not None:
             kind = made.kind or (kind_of(made.name) if cause in called else "")
             kind = kind or ("experience" if _acts(places[cause], made.where) else "")
-            yield replace(made, kind=kind, leaves=cause in called and normal < _HARDLY * made.extra_ns)
+            leaves = cause in called and normal[cause] < _HARDLY * made.extra_ns
+            yield replace(made, kind=kind, leaves=leaves, library=_library(window, made.where))
+
+
+def _explain(extra: dict[Cause, dict[int, float]], called: set[Cause], counts: Callable[[Cause], bool]) -> None:
+    """What a library does for no known purpose, in steps in most of which it also saves, say, at that line: saving."""
+    known = [cause for cause in extra if cause[2] and counts(cause)]
+    for cause in [cause for cause in extra if not cause[2] and cause not in called]:
+        reasons = {
+            at: max(same, key=lambda reason: extra[reason][at])
+            for at in extra[cause]
+            if (same := [reason for reason in known if reason[1] == cause[1] and at in extra[reason]])
+        }
+        if 2 * len(reasons) > len(extra[cause]):
+            for at, reason in reasons.items():
+                extra[reason][at] += extra[cause].pop(at)
+
+
+def _library(window: Window, where: str) -> str:
+    """The library that the script calls at that line, beside torch."""
+    through = (place.through for place in window.sampled if place.path and _split(place.path[-1])[1] == where)
+    return next((library for name in through if (library := name.partition(".")[0]) not in ("", "torch")), "")
 
 
 def _acts(places: Sequence[SampledFacts], where: str) -> bool:

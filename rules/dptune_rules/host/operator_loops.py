@@ -8,7 +8,8 @@ small operators most. Functions that call the same module 16 times or more count
 each row, unless they evaluate or run backward passes. Time in a function that is reported itself is not counted again
 for its caller. With too few samples, or for a function that runs the training loop itself, the share is the host time
 of these operators and of the Python between them. Cells of recurrent networks (`nn.LSTMCell`) count although modules
-call them. Loops inside a library that the function calls, for example over tokens in `generate`, do not count. Loops
+call them. A function whose repeated operators take less than a tenth of its time is left out: it does other things in
+the loop. Loops inside a library that the function calls, for example over tokens in `generate`, do not count. Loops
 over parameters are reported by `per-tensor-loops`, those of an optimizer's step by `unfused-optimizer`, slow data
 loading by the input rules.
 
@@ -32,6 +33,11 @@ whole batch pays that cost once.
   often, for example once per evaluation. A training loss that is averaged over steps is lowest in nearly every step.
 - For checks of single tensors for NaN or infinity: check the loss, or one norm of all tensors (`torch._foreach_norm`
   and a norm of their stack), or check every N steps. Look for the tensor only after a check has failed.
+
+A module that a loop over a list calls with one row for each item is reported from two items on, by the line of the
+loop: one call with all rows costs the host hardly more than one of them. In the warm-up steps, each loop must call it
+once for each item, with one shape, and by the source no call may need the one before. The saving is an upper bound: the
+time at that line, but for one call of each loop. Functions that spend most of their time there are not reported again.
 
 On a CPU, what an operator takes beyond 10 us is compute, up to 10 ns per input element. Where that is half or more of
 the time of all operators in the loop, one call for the whole batch would compute the same and save little. Look for
@@ -67,12 +73,14 @@ gradient, and the bound is the time of the loop.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from math import hypot
 
 from dptune.advice import Advice, Confidence, Evidence, Saving
 from dptune.measured import OperatorLoop, digits
 from dptune.rule import Rule, RunView, Share, Threshold
 from dptune_rules.call_paths import call_path_evidence
+from dptune_rules.host.row_calls import covered, row_calls
 
 WORTH_SHARE = Threshold("worth_share", 0.05, "impact is medium from here; identical steps differ by about as much")
 
@@ -81,6 +89,13 @@ COMPUTED_SHARE = Threshold(
     0.5,
     "of the time of the loop's operators: if most of it is compute, one call for all saves less than half. In loops of "
     "small operators 10 to 32 % was beyond 10 us per operator, in a loop over 80,000 samples of sound 62 to 76 %",
+)
+
+PART = Threshold(
+    "part",
+    0.1,
+    "of the function's time that the repeated operators take, with the Python between them: a loop over time steps of "
+    "an environment, which also runs a policy, had 0.02",
 )
 
 MOST_NS = 10  # per input element: operators on small tensors that take longer wait for the host, as on a busy machine
@@ -105,17 +120,23 @@ RULE = Rule(
     kind="time",
     summary="a Python loop calls the same operators for each sample, position or element",
     since="0.1",
-    thresholds=(WORTH_SHARE, COMPUTED_SHARE),
+    thresholds=(WORTH_SHARE, COMPUTED_SHARE, PART),
     last=True,
 )
 
 
 def check(run: RunView) -> Iterator[Advice]:
     """Name each function that loops over operators for a share of the step worth it."""
+    of_rows = list(row_calls(RULE, run, WORTH_SHARE))
+    yield from of_rows
+    if of_rows and run.measured.known("user_code") is None:
+        return
+    run = replace(run, advised=(*run.advised, *of_rows))
     if run.measured.known("user_code") is None and run.measured.share("other_idle_ns") < run.limit(WORTH_SHARE):
         return  # as uncovered-cost: whatever the script does takes less
     found = run.measured.user_code
     loops = [loop for loop in found.loops if f"{loop.name} at {loop.at}" not in _of_optimizers(run)]
+    loops = [loop for loop in loops if not covered(run, loop.name, loop.at) and _takes_its_part(run, loop)]
     loops = [loop.model_copy(update={"share": _share(run, loop)}) for loop in loops]
     worth = [loop for loop in loops if run.impact(loop.share, WORTH_SHARE)]
     worth = [loop for loop in worth if not (loop.module and run.reports(loop.name))]
@@ -128,6 +149,15 @@ def check(run: RunView) -> Iterator[Advice]:
     alone = [(operator_loop, called) for operator_loop, called in alone if run.impact(operator_loop.share, WORTH_SHARE)]
     for loop, called in sorted(alone, key=lambda each: -each[0].share)[:MOST]:
         yield _advice(run, loop, called, "medium" if found.basis == "untraced" else "low")
+
+
+def _takes_its_part(run: RunView, loop: OperatorLoop) -> bool:
+    """Whether what is repeated takes a considerable part of the function, which else does other things meanwhile.
+
+    The profiler slows small operators most, so that their part is rather overestimated.
+    """
+    found = None if loop.crossing else run.found_share(loop.rank, loop.name, loop.at)
+    return found is None or loop.share >= run.limit(PART) * found[0]
 
 
 def _of_optimizers(run: RunView) -> set[str]:

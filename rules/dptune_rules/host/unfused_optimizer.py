@@ -80,6 +80,7 @@ from typing import Any
 from dptune.advice import Advice, Change, Evidence, Location, Saving, impact_of
 from dptune.measured import Missing, OptimizerLaunches, PhaseFigures
 from dptune.rule import Rule, RunView, Share, Threshold
+from dptune_rules.call_paths import call_path_evidence
 from dptune_rules.host.written_optimizers import FUSED_ADAM, Written, unknown, written
 from dptune_rules.input.loader_waits import script_loads
 from dptune_rules.known import known
@@ -236,6 +237,7 @@ def _of_class(run: RunView, optimizer: Written, remedy: str, share: float, saves
         evidence=[
             Evidence(label="optimizer.step()", value=share, unit="of a step").at(run.measured.where("optimizer")),
             *(Evidence(label=function, value=loop.optimizer) for function in loop.functions),
+            *call_path_evidence(run, name, at),
             Evidence(label="operators", value=round(optimizer.calls, 1), unit="per step"),
             Evidence(label="tensors", value=optimizer.tensors),
             Evidence(label="parameters", value=optimizer.numbers),

@@ -30,7 +30,7 @@ slice of the text. Keep the shift in the data only where the script computes the
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from dptune.advice import Advice, Evidence
 from dptune.rule import PreparingFacts, Rule, RunView, Threshold
@@ -72,11 +72,11 @@ def check(run: RunView) -> Iterator[Advice]:
             continue
         share = sum(found.after_next for found in passes) / sum(found.targets for found in passes)
         loader = max(facts.loaders, key=lambda loader: loader.batches_drawn or 0, default=None)
-        preparing = loader.preparing if loader else None
+        preparing, shifts = (loader.preparing, loader.shifts_at) if loader else (None, [])
         yield results_at_risk(
             RULE,
             title=f"Labels are shifted twice: {100 * share:.0f} % of the targets are the token after the next, and no "
-            f"loss trains the next token{_source(preparing)}",
+            f"loss trains the next token{_source(preparing, shifts)}",
             why="The data set or the script shifts the labels, and the model shifts them once more, as transformers' "
             "causal language models do.",
             evidence=[
@@ -95,7 +95,9 @@ def check(run: RunView) -> Iterator[Advice]:
         )
 
 
-def _source(preparing: PreparingFacts | None) -> str:
-    """The function that reads samples, where it is the script's."""
+def _source(preparing: PreparingFacts | None, shifts: Sequence[str]) -> str:
+    """The lines that shift what is read, else the function that reads samples, where it is the script's."""
+    if shifts:
+        return f"; samples are shifted at {' and '.join(shifts)}"
     name, _, line = (preparing.read_by or "").partition(" (") if preparing else ("", "", "")
     return f"; samples come from `{name}` ({line}" if line else ""

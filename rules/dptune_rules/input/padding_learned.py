@@ -9,7 +9,9 @@ In up to four calls and backward passes of the warm-up steps, the targets of the
 - of an encoder-decoder model of transformers: labels equal to `pad_token_id`, unless that is also `eos_token_id`;
 - of a model of the script that takes both: the same, as far as these labels are targets of a cross entropy and count;
 - of other cross entropies: targets equal to the `padding_idx` of an embedding with one row per class of the loss, at
-  positions where its input is padding, too, if `ignore_index` differs.
+  positions where its input is padding, too, if `ignore_index` differs;
+- where classes are not the rows of that embedding, as tags of words: targets of a class that all positions with padding
+  in the input have, and no other position. Padding must be at the end or the start of each sequence.
 
 Cross entropies without reduction or with class weights are left out: they can be masked later.
 
@@ -99,6 +101,8 @@ def _share(found: CountedPaddingFacts) -> float:
 def _what(found: CountedPaddingFacts) -> str:
     if found.shown_by == "attention_mask":
         return f"at positions that the attention mask of {found.model} masks"
+    if found.shown_by == "place":
+        return f"class {found.pad}, which only padding has"
     of = "the padding_idx of the embedding" if found.shown_by == "padding_idx" else f"the pad_token_id of {found.model}"
     return f"{found.pad}, {of}"
 

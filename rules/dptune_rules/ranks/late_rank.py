@@ -19,7 +19,8 @@ with the share of the lag that it explains. If these explain less than half of t
 breakdown explains four fifths, the cause is unknown, and the impact is low: there is nothing to act on. The impact is
 also low where ranks compute on CPU cores with as many threads, and all that differs is that the late rank takes longer
 (at most twice as long) for the functions and operators that the others run too: its cores are slower or shared, and the
-script is not the cause.
+script is not the cause. If tensor shapes show as much work on all ranks, one function may then explain most of the lag,
+as long as most of that is in one operator.
 
 If tensor shapes show that the late rank does more of the work that all ranks do, the loader is named: replicas of one
 model that draw the same number of batches differ in the number of samples per batch, or in the samples' length.
@@ -124,6 +125,7 @@ UNTRACED_SHARE = Threshold(
 # the profiler.
 OF_SCRIPT = ("function", "range", "call")
 
+OPERATOR = "aten::"
 SAME_TIMES = 0.5  # of its time on the late rank: two threads that share a core take at most twice as long
 SLOWER_MACHINE = (
     "it does the same work more slowly than they do. Check the load and the clock of its cores; no difference in the "
@@ -237,17 +239,24 @@ def _all_slower(run: RunView, late: StragglerFigures) -> bool:
         return False
     if len({facts.device.torch_threads for facts in run.facts if facts.device}) > 1:
         return False  # with fewer threads each operator takes longer
-    return all(_only_slower(run, difference) for difference in late.differences)
+    same_sizes = late.known("work_ratio") is not None
+    return all(_only_slower(run, difference, same_sizes=same_sizes) for difference in late.differences)
 
 
-def _only_slower(run: RunView, difference: LagDifference) -> bool:
-    """Whether the other ranks do the same for at least half as long, and nothing in it explains most of the lag."""
+def _only_slower(run: RunView, difference: LagDifference, *, same_sizes: bool) -> bool:
+    """Whether the other ranks do the same for at least half as long, and nothing in it explains most of the lag.
+
+    An operator may explain it, if all ranks compute on as many elements (`same_sizes`).
+    """
     if difference.kind == "host":
         return True  # operators that all ranks run, each slower by a little
     detail_ns = difference.known("detail_rank_ns")
     if detail_ns is not None and difference.detail_others_ns < SAME_TIMES * detail_ns:
         return False
-    return difference.others_ns >= SAME_TIMES * difference.rank_ns and difference.share < run.limit(EXPLAINED_SHARE)
+    if difference.others_ns < SAME_TIMES * difference.rank_ns:
+        return False
+    in_operator = detail_ns is not None and difference.detail.startswith(OPERATOR)
+    return difference.share < run.limit(EXPLAINED_SHARE) or (same_sizes and in_operator)
 
 
 def _bound(run: RunView, late: StragglerFigures, busy: Mapping[int, float]) -> Saving:

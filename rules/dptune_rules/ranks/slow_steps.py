@@ -6,7 +6,8 @@ Untraced steps that take more than `times` the median step. While steps are time
 training thread, 10 to 100 times a second: what it does in slow steps and not in the others is their cause, named by
 function and by the line that calls it, on the rank where it takes most. Waiting for other ranks is not a cause, and
 neither is a lock: the line that waits for the lock is named. Where a library runs the loop and evaluates inside it, its
-function is named: `transformers.Trainer.evaluate`.
+function is named: `transformers.Trainer.evaluate`. What else the library does in the steps in which it saves or
+evaluates counts as part of that.
 
 A cause has a period if at least three of its steps are equally spaced, with at most one missing, and if the period
 takes fewer bits to state than the list of steps. Slow steps without a sampled cause count only if they have a period:
@@ -150,7 +151,15 @@ def check(run: RunView) -> Iterator[Advice]:
             + _hottest(run, cause),
             changes=[],
             remedy=" ".join(
-                filter(None, (REMEDIES.get(cause.kind, ""), _held_out_batch(run, cause), _kept_logits(run, cause)))
+                filter(
+                    None,
+                    (
+                        REMEDIES.get(cause.kind, ""),
+                        _where_set(run, cause),
+                        _held_out_batch(run, cause),
+                        _kept_logits(run, cause),
+                    ),
+                )
             ),
             saves=saves or run.bound_of_all(share, "the extra time of those steps", durations_ns),
             confidence=_confidence(cause),
@@ -209,8 +218,14 @@ def _hottest(run: RunView, cause: SlowSteps) -> str:
 
 def _set_at(run: RunView, cause: SlowSteps) -> list[str]:
     """The lines of the script that pass a library how often to do it."""
-    arguments = _FREQUENCY.get(cause.name.partition(".")[0], {}).get(cause.kind, ())
+    library = next((name for name in (cause.name.partition(".")[0], cause.library) if name in _FREQUENCY), "")
+    arguments = _FREQUENCY.get(library, {}).get(cause.kind, ())
     return passed_at(run.any_facts().library_calls, arguments)
+
+
+def _where_set(run: RunView, cause: SlowSteps) -> str:
+    lines = _set_at(run, cause)
+    return f"How often is set at {' and '.join(lines)}." if lines else ""
 
 
 def _own_name(cause: SlowSteps) -> str:

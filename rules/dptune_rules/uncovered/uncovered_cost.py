@@ -64,6 +64,7 @@ from dptune.measured import CodeSite, digits
 from dptune.rule import Rule, RunView, Threshold
 from dptune_rules import line_forms
 from dptune_rules.call_paths import call_path_evidence
+from dptune_rules.host.row_calls import covered
 
 WORTH_SHARE = Threshold("worth_share", 0.05, "identical steps differ by about 5 %: less is within this noise")
 LIBRARY_SHARE = Threshold(
@@ -137,7 +138,7 @@ def _explained(run: RunView, site: CodeSite) -> bool:
         return True
     if site.part and site.mostly in FREEING and _makes_iterators(run, site):
         return True
-    if run.explained(site.mostly):
+    if run.explained(site.mostly) or covered(run, site.name, site.at):
         return True
     return not site.part and (run.explained(site.at, site.name) or _works_between(run, site))
 

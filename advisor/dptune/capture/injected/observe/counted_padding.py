@@ -2,8 +2,9 @@
 
 In a few warm-up steps. Models of transformers that take `labels` and an `attention_mask` are read when they are called.
 Other models that take both may mask their loss themselves, or ignore another value: for these, and for losses of models
-with an embedding that names its `padding_idx`, the autograd graph shows the targets that count. The counts stay on
-their device until the first window opens.
+with an embedding that names its `padding_idx`, the autograd graph shows the targets that count. Classes may be other
+than the rows of the embedding: then a class is padding if all targets at padding have it, and no other. The counts stay
+on their device until the first window opens.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ _CALLS = 4  # of each model, and backward passes
 _NODES = 50_000  # of a graph: embeddings are at its far end
 _IGNORED = -100  # as in torch's cross entropy, which transformers' models call
 _TAKES = {"labels", "attention_mask"}
+_BY_PLACE = "place"
 _REDUCTIONS = (1, 2)  # mean and sum: nothing can mask their terms later
 
 _Key = tuple[str, str, int | None]
@@ -72,7 +74,12 @@ class CountedPadding:
         self._watching = False
         with contextlib.suppress(Exception):
             for (shown_by, model, pad), counts in self._counts.items():
-                targets, padding = torch.stack([count.cpu() for count in counts]).sum(0).tolist()
+                total = torch.stack([count.cpu() for count in counts]).sum(0)
+                if shown_by == _BY_PLACE:
+                    pad, total = _one_class(total), torch.stack([total.sum(), total[0].sum()])
+                    if pad is None:
+                        continue
+                targets, padding = total.tolist()
                 self._facts.append(CountedPaddingFacts(shown_by, model, targets, padding, len(counts), pad))
         self._counts.clear()
         self._given = None
@@ -154,7 +161,7 @@ def _of_graph(nodes: list[Any]) -> Iterator[tuple[_Key, torch.Tensor]]:
 
     A table of a few segments may have as many rows as there are classes.
     """
-    pads: dict[int, list[tuple[int, torch.Tensor]]] = {}
+    pads: dict[int, list[tuple[int, torch.Tensor]]] = {}  # by rows of the embedding
     for node in nodes:
         if node.name().startswith("EmbeddingBackward"):
             pad, rows = signed(node._saved_padding_idx), int(node._saved_weight_sym_argsize_0)
@@ -174,3 +181,30 @@ def _of_graph(nodes: list[Any]) -> Iterator[tuple[_Key, torch.Tensor]]:
                 padding = counted & (target == pad) & (words.reshape(target.shape) == pad)
                 yield ("padding_idx", f"{classes} classes", pad), torch.stack([counted.sum(), padding.sum()])
                 break
+        else:
+            for pad, words in (each for rows, of_rows in pads.items() if rows != classes for each in of_rows):
+                if classes and words.dim() == 2 and words.numel() == target.numel():
+                    yield (_BY_PLACE, f"{classes} classes", None), _by_place(words, pad, target, ignored, classes)
+                    break
+
+
+def _by_place(words: torch.Tensor, pad: int, target: torch.Tensor, ignored: int, classes: int) -> torch.Tensor:
+    """By class, the targets that count: at padding, and elsewhere.
+
+    None is at padding unless it is one piece at the end of each sequence, or at the start of each: a row or a column.
+    """
+    at_pad = words == pad
+    changes = [at_pad.long().diff(dim=dim) for dim in (0, 1)]
+    in_one_piece = torch.stack([all_of for change in changes for all_of in ((change >= 0).all(), (change <= 0).all())])
+    target, at_pad = target.reshape(words.shape), at_pad & in_one_piece.any()
+    counted = target != ignored
+    found = torch.zeros(2, classes, dtype=torch.int64, device=target.device)
+    for of_class, chosen in zip(found, (counted & at_pad, counted & ~at_pad), strict=True):
+        of_class.scatter_add_(0, target.clamp(0, classes - 1).flatten(), chosen.flatten().long())
+    return found
+
+
+def _one_class(by_class: torch.Tensor) -> int | None:
+    """The class of all targets at padding, and of no other; None where the others do not differ."""
+    at_pad, elsewhere = (set(counts.nonzero().flatten().tolist()) for counts in by_class)
+    return next(iter(at_pad)) if len(at_pad) == 1 and len(elsewhere) > 1 and not at_pad & elsewhere else None

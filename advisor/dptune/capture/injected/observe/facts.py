@@ -94,6 +94,7 @@ def gather(facts: Facts, observers: Observers) -> None:
         "evaluation_mode": observers.evaluation_mode.facts,
         "lost_updates": observers.lost_updates.facts,
         "repeated_forward": observers.repeated_forward.facts,
+        "row_calls": observers.repeated_forward.row_calls.facts,
         "probability_losses": observers.probability_losses.facts,
         "ignored_targets": observers.ignored_targets.facts,
         "discarded_gradients": observers.discarded_gradients.facts,

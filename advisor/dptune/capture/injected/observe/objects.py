@@ -25,6 +25,7 @@ from dptune.capture.injected.observe.observers import Observers
 from dptune.capture.injected.observe.padding_lines import padding_lines
 from dptune.capture.injected.observe.places import Places
 from dptune.capture.injected.observe.sharding import sharded_by
+from dptune.capture.injected.observe.shift_lines import shift_lines
 from dptune.knobs import of_call
 from dptune.runfile.communication import DdpFacts, FsdpFacts
 from dptune.runfile.facts import DeviceFacts, OptimizerFacts
@@ -290,6 +291,9 @@ def loader(loader: Any, observers: Observers) -> LoaderFacts:
     with contextlib.suppress(Exception):
         if padding is not None:
             padding.lines = padding_lines(loader)
+    shifts = list[str]()
+    with contextlib.suppress(Exception):
+        shifts = shift_lines(loader)
     sampler = loader.sampler if batches is loader.batch_sampler else getattr(batches, "sampler", loader.sampler)
     epoch_length = undivided_length = None
     with contextlib.suppress(Exception):  # an iterable data set does not say where it ends
@@ -326,6 +330,7 @@ def loader(loader: Any, observers: Observers) -> LoaderFacts:
         prepares_at=dropped[0] if dropped else None,
         drops_at=dropped[1] if dropped else None,
         costly_lines=costly,
+        shifts_at=shifts,
         epoch_length=epoch_length,
         undivided_length=undivided_length,
         padding=padding,

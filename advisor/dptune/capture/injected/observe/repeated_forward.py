@@ -28,6 +28,7 @@ from dptune.capture.injected.observe.module_paths import parents, path_of
 from dptune.capture.injected.observe.places import Places
 from dptune.capture.injected.observe.repeated_rows import rows_of
 from dptune.capture.injected.observe.repeats import Call, Repeat, kept, repeats, trained_again, unused_again
+from dptune.capture.injected.observe.row_calls import RowCalls
 from dptune.capture.injected.observe.source_loops import parting, place, script_lines
 from dptune.runfile.repeated_forward import RepeatedForwardFacts
 
@@ -48,6 +49,7 @@ class RepeatedForward:
         self._called = called
         self._passes = passes
         self._call = nn.Module.__call__
+        self.row_calls = RowCalls()
         self._wrapped: Any = None
         self._thread = 0
         self._around: Call | None = None
@@ -99,6 +101,7 @@ class RepeatedForward:
         if self._wrapped is None:
             return
         begun_ns = time.perf_counter_ns()
+        self.row_calls.stepped()
         with contextlib.suppress(Exception):
             again = repeats(self._calls)
             self._step += [*again, *trained_again(self._calls, self._trained, again), *self._last()]
@@ -115,6 +118,7 @@ class RepeatedForward:
         if self._wrapped is None:
             return
         self.stepped()
+        self.row_calls.ticked()
         now_ns = time.perf_counter_ns()
         with contextlib.suppress(Exception):
             if self._steps and self._forward_ns:  # the first shows which modules to look at
@@ -127,6 +131,7 @@ class RepeatedForward:
         if self._wrapped is not None and nn.Module.__call__ is self._wrapped:
             nn.Module.__call__ = self._call  # type: ignore[method-assign]
         self._wrapped = None
+        self.row_calls.end()
         with contextlib.suppress(Exception):  # modules may be anything
             known = parents() if self._found else {}
             for module, facts in self._found.values():
@@ -170,6 +175,9 @@ class RepeatedForward:
                 rows = rows_of(args, kwargs)
                 call.rows = (rows, rows) if rows is not None else None
                 call.lines = script_lines(sys._getframe(2))
+            if self._trains[id(module)] and self._around is None and again <= _CALLS:
+                lines = call.lines or script_lines(sys._getframe(2))
+                self.row_calls.entered(module, (args, kwargs), lines, sys._getframe(2), call.after)
             if call.inputs is not None or call.rows is not None or call.around is None:
                 self._calls.append(call)
         except Exception:  # arguments may be anything
