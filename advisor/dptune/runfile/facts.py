@@ -237,8 +237,7 @@ class Facts:
     `kept_weights` weights that are kept without a copy;
     `changed_samples` samples that data sets change in place;
     `shifted_labels` how far targets are ahead of token ids;
-    `weight_penalty` squared weights in the loss;
-    `same_results` functions that compute the same in every step;
+    `weight_penalty` squared weights in the loss; `same_results` functions that compute the same in every step;
     `histories` lines that join the values of all steps so far in each step;
     `keeps_logits` the line of a Trainer of transformers whose evaluation keeps all logits for `compute_metrics`;
     `library_calls` the script's calls that set up a library, as `TrainingArguments`;
