@@ -46,6 +46,8 @@ def longest(spent: Sequence[DeviceTimeline], phased: Phased | str) -> dict[str, 
 
 def place(rank: int, time: Intervals, steps: Sequence[Step]) -> Place | None:
     """The longest stretch of a set of time that lies in one step; None where nothing of it lies in any."""
+    if not len(time):
+        return None
     begin, end = bounds(steps)
     inside = time & Intervals.union(begin, end)
     if not len(inside):
