@@ -30,8 +30,8 @@ class Intervals:
         lasting = end_ns > start_ns
         if not lasting.all():
             start_ns, end_ns = start_ns[lasting], end_ns[lasting]
-        if not len(start_ns):
-            return NOTHING
+        if len(start_ns) < 2:
+            return cls(start_ns, end_ns) if len(start_ns) else NOTHING
         if (start_ns[1:] < start_ns[:-1]).any():  # mostly they are sorted already
             order = np.argsort(start_ns, kind="stable")
             start_ns, end_ns = start_ns[order], end_ns[order]
@@ -49,15 +49,21 @@ class Intervals:
         return int((self.end_ns - self.start_ns).sum())
 
     def __or__(self, other: Intervals) -> Intervals:
+        if not len(self) or not len(other):
+            return self if len(self) else other
         return Intervals.union(
             np.concatenate((self.start_ns, other.start_ns)), np.concatenate((self.end_ns, other.end_ns))
         )
 
     def __and__(self, other: Intervals) -> Intervals:
+        if not len(self) or not len(other):
+            return NOTHING
         cuts = self._cuts(other)
         return _pieces(cuts, self._covers(cuts) & other._covers(cuts))
 
     def __sub__(self, other: Intervals) -> Intervals:
+        if not len(self) or not len(other):
+            return self
         cuts = self._cuts(other)
         return _pieces(cuts, self._covers(cuts) & ~other._covers(cuts))
 
@@ -93,6 +99,8 @@ class Intervals:
 
     def lengths(self, start_ns: Ints, end_ns: Ints) -> Ints:
         """How much of the set lies in each of the intervals [start, end), int64 nanoseconds."""
+        if not len(self):
+            return np.zeros(len(start_ns), dtype=np.int64)
         return self.before(end_ns) - self.before(start_ns)
 
     def earlier(self, by_ns: int) -> Intervals:

@@ -36,6 +36,8 @@ class Ranges:
     @classmethod
     def of(cls, thread: Ints, start_ns: Ints, end_ns: Ints) -> Ranges:
         """Sort ranges [start, end), each on its thread, in any order."""
+        if not len(thread):
+            return _NONE
         index = np.lexsort((-end_ns, start_ns, thread))
         threads, first, number = np.unique(thread[index], return_index=True, return_inverse=True)
         starts, place = np.unique(start_ns[index], return_inverse=True)
@@ -103,6 +105,10 @@ class Ranges:
         inside = block >= first[at]
         found[at[inside]] = self.index[block[inside]]
         return found
+
+
+_NO_INTS = np.empty(0, dtype=np.int64)
+_NONE = Ranges(_NO_INTS, _NO_INTS, _NO_INTS, _NO_INTS, _NO_INTS, (_NO_INTS,))
 
 
 def holding(columns: Columns, rows: Ints, time_ns: Ints) -> Ints:
