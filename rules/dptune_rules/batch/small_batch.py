@@ -99,9 +99,7 @@ LEAST_STEPS = Threshold(
     "per epoch are left with more than twice the batch; Goyal et al. kept accuracy down to 156 per epoch",
 )
 SAME_COUNT = 0.05  # of the batch, up to which the calls of a loop are its samples, or some for each of them
-ROOM_SHARE = Threshold(
-    "room_share", 0.7, "a GPU whose memory is fuller has no room for twice the activations"
-)
+ROOM_SHARE = Threshold("room_share", 0.7, "a GPU whose memory is fuller has no room for twice the activations")
 
 RULE = Rule(
     code="DP301",
