@@ -170,8 +170,12 @@ def test_few_cells_are_no_loop(tmp_path):
     assert looped(tmp_path, loop=decodes) == {}
 
 
-def test_the_compute_of_a_loop_is_what_its_operators_take_beyond_a_call(tmp_path):
-    """Each operator takes 20 and calls another one of 6: 14 by itself, of which 4 are compute, and so 64 of 320."""
+@pytest.mark.parametrize(("name", "least_us"), [("aten::dot", 64), ("aten::select", 0)])
+def test_the_compute_of_a_loop_is_what_its_operators_take_beyond_a_call(tmp_path, name, least_us):
+    """Each operator takes 20 and calls another one of 6: 14 by itself, of which 4 are compute, and so 64 of 320.
+
+    A view of a tensor computes nothing.
+    """
 
     def nested(at):
         begins = [at + 1010 + 100 * n for n in range(16)]
@@ -179,15 +183,25 @@ def test_the_compute_of_a_loop_is_what_its_operators_take_beyond_a_call(tmp_path
             event
             for begin in begins
             for event in (
-                operator("aten::dot", begin, begin + 20),
+                operator(name, begin, begin + 20),
                 operator("aten::mul", begin + 2, begin + 8),
             )
         ]
 
     loop = looped(tmp_path, loop=nested)["pairs"]
-    assert loop.least_computed_ns == 64 * US
-    assert loop.least_computed_share == pytest.approx(64 / 320)
+    assert loop.least_computed_ns == least_us * US
+    assert loop.least_computed_share == pytest.approx(least_us / 320)
     assert not loop.checks
+
+
+def test_views_of_large_tensors_are_no_compute(tmp_path):
+    def selecting(at):
+        return [
+            operator("aten::select", at + 1010 + 100 * n, at + 1030 + 100 * n, **shaped(at + 10 + n, [[50_000]]))
+            for n in range(16)
+        ]
+
+    assert looped(tmp_path, loop=selecting)["pairs"].computed_share == 0
 
 
 @pytest.mark.parametrize(

@@ -15,8 +15,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from dptune.measure.host.by_function import by_function, lengths_ns, longest_first, outside_backward
-from dptune.measure.host.outermost import VIEWS, Call, Outermost, calls, numel
+from dptune.measure.host.outermost import Call, Outermost, calls, numel
 from dptune.measure.host.recorded_operators import RecordedOperators
+from dptune.measure.host.view_operators import VIEWS
 from dptune.measure.views import RankView
 from dptune.measured import BroadcastReduction, PairKind
 from dptune.trace.kernels import OPERATOR_CATEGORIES

@@ -12,8 +12,9 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from dptune.measure.host.by_function import by_function, lengths_ns, longest_first, outside_backward
-from dptune.measure.host.outermost import VIEWS, Call, Outermost, calls, integer, numel
+from dptune.measure.host.outermost import Call, Outermost, calls, integer, numel
 from dptune.measure.host.recorded_operators import RecordedOperators
+from dptune.measure.host.view_operators import VIEWS
 from dptune.measure.views import RankView
 from dptune.measured import FullSort
 from dptune.trace.kernels import OPERATOR_CATEGORIES

@@ -17,10 +17,11 @@ import numpy as np
 from dptune.measure.host.by_function import by_function, lengths_ns, longest_first, taken_ns, whole_step_ns
 from dptune.measure.host.callers import PYTHON_CATEGORIES, innermost
 from dptune.measure.host.frames import is_scripts, is_users
-from dptune.measure.host.outermost import VIEWS, Outermost, calls, numel
+from dptune.measure.host.outermost import Outermost, calls, numel
 from dptune.measure.host.pieces import alike
 from dptune.measure.host.recorded_operators import RecordedOperators
 from dptune.measure.host.training import backward_calls, training
+from dptune.measure.host.view_operators import VIEWS
 from dptune.measure.intervals import NOTHING, Intervals, Ints
 from dptune.measure.views import RankView
 from dptune.measured import MemoryBoundFunction, OperatorCost

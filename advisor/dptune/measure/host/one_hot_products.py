@@ -14,8 +14,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from dptune.measure.host.by_function import by_function, lengths_ns, longest_first, outside_backward
-from dptune.measure.host.outermost import COPIES, VIEWS, Call, Outermost, calls, integer, numel
+from dptune.measure.host.outermost import COPIES, Call, Outermost, calls, integer, numel
 from dptune.measure.host.recorded_operators import RecordedOperators
+from dptune.measure.host.view_operators import VIEWS
 from dptune.measure.views import RankView
 from dptune.measured import OneHotProduct
 from dptune.trace.kernels import OPERATOR_CATEGORIES

@@ -12,6 +12,7 @@ import numpy as np
 
 from dptune.measure.host.enclosing import NOWHERE, Ranges
 from dptune.measure.host.recorded_operators import CALL_NS
+from dptune.measure.host.view_operators import VIEWS
 from dptune.measure.intervals import Intervals, Ints
 from dptune.measure.views import RankView
 from dptune.trace.kernels import OPERATOR_CATEGORIES
@@ -42,4 +43,5 @@ def least_compute(view: RankView, spans: Intervals, threads: Ints) -> LeastCompu
     inner = parents != NOWHERE
     alone = lengths.copy()
     np.subtract.at(alone, parents[inner], lengths[inner])
+    alone[columns.named(VIEWS.__contains__, rows)] = 0  # they compute nothing: what takes long there is the host
     return LeastCompute(int(np.maximum(0, alone - CALL_NS).sum()), int(lengths[~inner].sum()))

@@ -17,8 +17,9 @@ from dptune.measure.host.by_function import taken_ns, whole_step_ns
 from dptune.measure.host.callers import PYTHON_CATEGORIES
 from dptune.measure.host.enclosing import NOWHERE, Ranges, holding
 from dptune.measure.host.frames import is_scripts, is_users
-from dptune.measure.host.outermost import VIEWS, Outermost
+from dptune.measure.host.outermost import Outermost
 from dptune.measure.host.recorded_operators import RecordedOperators
+from dptune.measure.host.view_operators import VIEWS
 from dptune.measure.intervals import Intervals, Ints
 from dptune.measure.views import RankView
 from dptune.measured import OptimizerLoop

@@ -17,15 +17,6 @@ from dptune.measure.host.recorded_operators import RecordedOperators
 from dptune.measure.intervals import Ints
 from dptune.measure.views import RankView
 
-# What only looks at a tensor in another way.
-VIEWS = frozenset(
-    "aten::" + name
-    for name in (
-        *("view", "reshape", "_unsafe_view", "t", "transpose", "permute", "unsqueeze", "squeeze", "expand", "flatten"),
-        *("unflatten", "movedim", "swapaxes", "numpy_T", "mT", "alias", "detach", "as_strided", "expand_as", "view_as"),
-        *("slice", "select", "narrow", "split", "chunk", "unbind", "is_nonzero", "result_type", "empty", "lift_fresh"),
-    )
-)
 # What makes a copy of the same values.
 COPIES = frozenset("aten::" + name for name in ("to", "_to_copy", "contiguous", "clone", "copy_", "type_as", "float"))
 

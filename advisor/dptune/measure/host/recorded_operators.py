@@ -14,6 +14,7 @@ import numpy as np
 
 from dptune.errors import TraceError
 from dptune.measure.host.operator_arguments import OperatorArguments
+from dptune.measure.host.view_operators import VIEWS
 from dptune.measure.intervals import Intervals, Ints
 from dptune.measure.views import RankView, once_for_each
 from dptune.trace.columns import Columns
@@ -89,8 +90,12 @@ class RecordedOperators:
         return Intervals.union(columns.ts_ns[ran], columns.ends(ran))
 
     def computed_ns(self, operators: Ints) -> float:
-        """An upper bound of the compute of these rows: by input elements, or their time beyond that of a call."""
+        """An upper bound of the compute of these rows: by input elements, or their time beyond that of a call.
+
+        Views compute nothing.
+        """
         columns = self.columns
+        operators = operators[~columns.named(VIEWS.__contains__, operators)]
         lengths = columns.ends(operators) - columns.ts_ns[operators]
         at = np.searchsorted(self.rows, operators).clip(max=len(self.rows) - 1)
         products = columns.named(lambda name: any(word in name for word in _PRODUCTS), operators)

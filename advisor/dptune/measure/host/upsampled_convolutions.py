@@ -13,8 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from dptune.measure.host.by_function import by_function, longest_first, outside_backward, taken_ns, whole_step_ns
-from dptune.measure.host.outermost import VIEWS, Call, Outermost, calls, numel
+from dptune.measure.host.outermost import Call, Outermost, calls, numel
 from dptune.measure.host.recorded_operators import RecordedOperators
+from dptune.measure.host.view_operators import VIEWS
 from dptune.measure.intervals import NOTHING, Intervals
 from dptune.measure.views import RankView
 from dptune.measured import UpsampledConvolution
