@@ -162,6 +162,7 @@ DRAWS = {
     "seventh draw": ("--half", "seventh"),
     "eighth draw": ("--half", "eighth"),
     "ninth draw": ("--half", "ninth"),
+    "tenth draw": ("--half", "tenth"),
 }
 
 
