@@ -23,7 +23,6 @@ MADE = {
     "text, not JSON": b"step 1 loss 2.3\n",
     "a binary file of an unknown kind": b"\x01\x02\xff\xfe",
     "JSON without trace events": b'{"loss": 1.0}',
-    "an empty JSON list": b"[]",
     "an empty zip archive": b"PK\x05\x06" + b"\0" * 18,
     r"a torch\.save\(\) file": b"PK\x03\x04" + b"\0" * 26 + b"model/data.pkl",
     "a zstandard file": b"\x28\xb5\x2f\xfdrest",
@@ -66,6 +65,16 @@ def test_what_it_looks_like_is_named(tmp_path, what, zipped):
     path.write_bytes(gzip.compress(MADE[what]) if zipped else MADE[what])
     with pytest.raises(TraceError, match=f"it looks like {what}"):
         load([path])
+
+
+@pytest.mark.parametrize(("text", "what"), [(b"[]", "an empty JSON list"), (b" {}\n", "an empty JSON object")])
+@pytest.mark.parametrize("zipped", [False, True])
+def test_what_holds_nothing_is_what_it_looks_like(tmp_path, text, what, zipped):
+    path = tmp_path / "file.json"
+    path.write_bytes(gzip.compress(text) if zipped else text)
+    with pytest.raises(TraceError, match=f"it is {what}$") as refused:
+        load([path])
+    assert refused.value.hint == "it contains no events: record again, or pass another file"
 
 
 def test_one_long_string_is_a_string(tmp_path):
