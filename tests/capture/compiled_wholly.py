@@ -11,6 +11,7 @@ import traceback
 
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
@@ -32,6 +33,8 @@ def settings():
     checkpoint(layer, torch.ones(1, 2, requires_grad=True), use_reentrant=False).sum().backward()
     assert "torch._dynamo.eval_frame" not in sys.modules
     torch._dynamo.config.recompile_limit = 1000
+    with FakeTensorMode(allow_non_fake_inputs=True):  # needs operators on meta tensors
+        assert layer(torch.ones(1, 2)).shape == (1, 2)
     torch.compile(layer, backend="eager")(torch.ones(1, 2))
     assert "torch._dynamo.eval_frame" in sys.modules
     assert torch._dynamo.config.recompile_limit == 1000

@@ -29,7 +29,7 @@ class _AroundTorch:
             del sys.modules[META]
             importlib.import_module(META)
             if isinstance(sys.modules.get(COMPILER), _Compiler):
-                sys.modules[COMPILER].load_configuration()
+                sys.modules[CONFIG] = sys.modules[COMPILER].configuration()
         if name != "torch" or name in sys.modules:
             return None
         sys.meta_path.remove(self)
@@ -67,11 +67,14 @@ class _Part(types.ModuleType):
         if name.startswith("__") and name != "__path__":
             raise AttributeError(name)
         root, *parts = self.__name__.removeprefix("torch.").split(".")
-        if isinstance(sys.modules.get(f"torch.{root}"), _Part):
-            del sys.modules[f"torch.{root}"]  # the real one takes the configuration, with what a script has set in it
+        part = sys.modules.get(f"torch.{root}")
+        if isinstance(part, _Part):
+            del sys.modules[f"torch.{root}"]
+            if "config" in vars(part):  # the real one takes it, with what a script has set in it
+                sys.modules[CONFIG] = part.config
         real = importlib.import_module(f"torch.{root}")
-        for part in parts:
-            real = getattr(real, part)
+        for inner in parts:
+            real = getattr(real, inner)
         return getattr(real, name)
 
 
@@ -87,18 +90,22 @@ class _Compiler(_Part):
 
     def __getattr__(self, name):
         if name == "config":  # which activation checkpointing reads and sets for a moment
-            self.load_configuration()
-            return self.config
+            return self.configuration()
         return super().__getattr__(name)
 
-    def load_configuration(self):
-        """Load the file of the configuration once, in which `import torch._dynamo.config` then imports nothing else."""
-        if "config" in vars(self):
-            return
-        file = importlib.util.find_spec("torch").submodule_search_locations[0] + "/_dynamo/config.py"
-        spec = importlib.util.spec_from_file_location(CONFIG, file)
-        sys.modules[CONFIG] = self.config = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(self.config)
+    def configuration(self):
+        """The configuration, loaded once, without the compiler.
+
+        `import torch._dynamo.config` finds it only with operators on meta tensors: fake tensors import it, and need
+        those.
+        """
+        if "config" not in vars(self):
+            file = importlib.util.find_spec("torch").submodule_search_locations[0] + "/_dynamo/config.py"
+            spec = importlib.util.spec_from_file_location(CONFIG, file)
+            sys.modules[CONFIG] = self.config = importlib.util.module_from_spec(spec)
+            spec.loader.exec_module(self.config)
+            del sys.modules[CONFIG]
+        return self.config
 
 
 atexit.register(gc.freeze)
