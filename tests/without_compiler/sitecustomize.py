@@ -30,6 +30,8 @@ class _AroundTorch:
             importlib.import_module(META)
             if isinstance(sys.modules.get(COMPILER), _Compiler):
                 sys.modules[CONFIG] = sys.modules[COMPILER].configuration()
+        if name == CONFIG and name in sys.modules:  # loaded meanwhile: its import has found the compiler only now
+            return importlib.util.spec_from_loader(name, _AsItIs())
         if name != "torch" or name in sys.modules:
             return None
         sys.meta_path.remove(self)
@@ -52,6 +54,16 @@ class _AroundTorch:
 
             spec.loader.exec_module = run_without
         return spec
+
+
+class _AsItIs:
+    """Loads a module that is loaded."""
+
+    def create_module(self, spec):
+        return sys.modules[spec.name]
+
+    def exec_module(self, module):
+        """It has run."""
 
 
 def _allow_generators(torch):
