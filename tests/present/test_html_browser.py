@@ -37,7 +37,7 @@ QUIET = (
     *("--password-store=basic", "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1"),
 )
 BROWSER_ITSELF = "not an origin"  # who asks for what no page asked for, such as the time
-# A start takes 1 to 4 s, and one that hung took 525 s.
+# A start takes 1 to 4 s; a browser that something stops would hold up the suite.
 ENDS_WITHIN_S = (60, 240, 900)
 
 
