@@ -167,9 +167,10 @@ class RunView(RanksView):
         """
         spent = {}
         for facts in self.facts:
-            for own in facts.same_results:
-                if own.kind == found.kind and len(own.step_ns) > 1:
-                    shares = [min(1.0, again / step) for again, step in zip(own.again_ns, own.step_ns, strict=True)]
+            for result in facts.same_results:
+                if result.kind == found.kind and len(result.step_ns) > 1:
+                    times = zip(result.again_ns, result.step_ns, strict=True)
+                    shares = [min(1.0, again / step) for again, step in times]
                     spent[facts.rank] = Share(min(shares), median(shares), max(most, *shares))
         how = f"the time of these operators in {len(found.step_ns)} warm-up steps; the interval includes how it varies"
         return self.removed(spent, how, timed=True) if spent and self.times_hold else None

@@ -101,9 +101,7 @@ _OF_SHARDS = "reduce each rank's shard with to_local(), and log every N steps"
 
 _CLIPPED = "clip all parameters in one clip_grad_norm_ call, which all-reduces one norm"
 _OWN_NORMS = "One call scales all gradients by one norm. Its usual max_norm is larger than that of single parameters."
-ONE_BY_ONE = (
-    8  # calls of clip_grad_norm_ for a step of one optimizer, from which on a loop clips parameter by parameter
-)
+ONE_BY_ONE = 8  # calls of clip_grad_norm_ per optimizer step, from which on a loop clips parameter by parameter
 
 EACH_STEP = 0.5  # calls for each step from which on a line is taken to belong to the steps
 

@@ -55,7 +55,7 @@ def _advice(rule: Rule, run: RunView, found: RowCallsFacts, share: float, impact
             Evidence(label="time at this line", value=share, unit="of a step"),
         ],
         numerics="same",
-        watch="Results agree up to floating-point rounding, and random numbers are drawn in another order. Not where a "
-        "call needs the result of the one before.",
+        watch="Results agree up to floating-point rounding, and random numbers are drawn in another order. Do not "
+        "stack calls that need the result of an earlier one.",
         fingerprint=f"{rule.code}:{_KEY}:{found.where}",
     )

@@ -137,8 +137,8 @@ def reductions(
 def _by_step(view: RankView, device: DeviceView) -> dict[int, list[_Pass]]:
     """The passes of a rank by the number of their step, in order of time."""
     found: dict[int, list[_Pass]] = {}
-    for one in _passes(view, device):
-        found.setdefault(one.step, []).append(one)
+    for backward in _passes(view, device):
+        found.setdefault(backward.step, []).append(backward)
     return found
 
 
