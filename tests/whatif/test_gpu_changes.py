@@ -357,7 +357,7 @@ def test_other_buckets_than_those_of_gradients_out_of_order_are_unknown() -> Non
     """The second bucket was complete before the first: both are reduced with the same gradient."""
     made = buckets_beside_a_kernel()
     found = [replace(each, buckets=(replace(each.buckets[0], last=2), each.buckets[1])) for each in made.reductions]
-    with pytest.raises(Missing, match="another order than these become ready"):
+    with pytest.raises(Missing, match="order gradients differently from how they become ready"):
         rebucketed(replace(made, reductions=found), Caps((300,)), Side.MIDDLE)
 
 

@@ -64,7 +64,7 @@ def test_groups_of_as_many_ranks_that_lie_otherwise_have_other_links(largest: in
     assert (made.link_ranks, made.link_offsets) == (2, (0, apart))
     none: dict[str, Value] = {"link.alpha_us": 0.0, "link.gb_per_s": 1e9}
     assert changed(made, none).step_ns() == pytest.approx((120, 220)[largest])
-    lying = "that are 2 apart" if apart == 2 else "in a row"
+    lying = "whose numbers differ by 2" if apart == 2 else "with consecutive numbers"
     words = f"the link is that of collectives among 2 ranks {lying}; collectives of other groups are unchanged"
     assert words in assumed(made, none, traced=True)
     for change in ({"world_size": 8}, {"nodes": 2}):

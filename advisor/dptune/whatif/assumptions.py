@@ -182,9 +182,9 @@ def _lying(offsets: tuple[int, ...]) -> str:
     """How the ranks of a group lie, in words."""
     steps = {later - earlier for earlier, later in pairwise(offsets)}
     if len(steps) != 1:
-        return " that lie as " + ", ".join(map(str, offsets))
+        return f" at offsets {', '.join(map(str, offsets))}"
     (apart,) = steps
-    return " in a row" if apart == 1 else f" that are {apart} apart"
+    return " with consecutive numbers" if apart == 1 else f" whose numbers differ by {apart}"
 
 
 def _batches_of_a_step(model: StepModel, changes: Mapping[str, Value]) -> float:

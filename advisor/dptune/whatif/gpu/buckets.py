@@ -27,7 +27,7 @@ _CHANCE = Assumed(1.0, 0.0, -1.0)  # of how far collectives are off by chance
 _NORMAL_90 = 1.645  # two-sided
 
 OUT_OF_ORDER = (
-    "the recorded buckets hold gradients in another order than these become ready, as with find_unused_parameters: the "
+    "the recorded buckets order gradients differently from how they become ready, as with find_unused_parameters: the "
     "trace does not show which ones other buckets would hold"
 )
 NO_REDUCER = "the trace does not show when DDP's gradients are ready and which all-reduces they are in on all ranks"
