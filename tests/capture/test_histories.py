@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from dptune.capture.injected.observe.histories import Histories
+from dptune.capture.injected.observe.histories import Histories, _growing
 from dptune.capture.injected.observe.same_results import SameResults
 
 
@@ -98,3 +98,13 @@ def test_numpy_is_left_alone_where_numba_compiles_it(monkeypatch):
     assert np.concatenate is call
     monkeypatch.setitem(sys.modules, "numba", sys)
     assert found(score) == []
+
+
+@pytest.mark.parametrize(
+    ("lengths", "found"),
+    [((2, 3, 4), True), ((1, 3, 4), False), ((0, 0, 0), False), ((4, 4, 4), False), ((12, 13, 14), False)],
+)
+def test_a_list_grows_by_the_same_number_in_each_step_from_the_first_on(lengths, found):
+    """By step 3 of the recording, one value of each step so far is four."""
+    by_step = {step: {length} for step, length in enumerate(lengths, 1)}
+    assert bool(_growing("compute", "train.py:7", by_step)) is found
