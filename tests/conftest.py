@@ -1,5 +1,6 @@
 import functools
 import gc
+import importlib.metadata
 import importlib.util
 import json
 import os
@@ -16,7 +17,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.internal.conjecture import providers
 
-from . import process_state
+from . import installed, process_state
 
 # `make tests` runs each property on so many examples, `make test-thorough` on more. How long an example takes is up to
 # what else the machine does. CI draws the same examples each time: what it finds is of the change it tests.
@@ -34,6 +35,8 @@ settings.load_profile("quick")
 # Reports are many objects without cycles: looking for cycles as often as Python does is a tenth of the tests' time, and
 # half of that for collecting the tests.
 gc.set_threshold(50_000, 20, 50)
+
+importlib.metadata.entry_points = installed.asked_once(importlib.metadata.entry_points)
 
 # Tests that import torch in their own process do so as the scripts that tests start, in which it takes less.
 _WITHOUT_COMPILER = Path(__file__).parent / "without_compiler" / "sitecustomize.py"
