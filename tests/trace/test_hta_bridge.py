@@ -147,7 +147,22 @@ WRITTEN = ["bytes", "external_id"]  # numbers in ours, where files write text or
 WRITTEN_OTHERWISE = ["inference_graphs/3e1be69_graph_execution.json.gz", "handmade/71530b1_gpu_metrics_input.json"]
 
 
-@pytest.mark.parametrize("names", FILES, ids=lambda names: names[0])
+# One of each set of analyses that fail; `make test-thorough` reads the others.
+RARELY = {
+    "hta_small/eac4fdc_benchmark_result_924719_1679055439_trace.json.gz",
+    "handmade/3a6b200_backward_thread.json",
+    "handmade/71530b1_gpu_metrics_input.json",
+    "single_gpu/c4adadd_dcb0aa1a78e7_4399.1752181589589738346.pt.trace.json.gz",
+    "vendor_pairs/737b43a_1016001.json.gz",
+    "torchrec_straggler_4xv100/7c1bf12_21149.1698955063514749919.pt.trace.json.gz",
+}
+
+
+def often(name):
+    return pytest.mark.thorough if name in RARELY else ()
+
+
+@pytest.mark.parametrize("names", [pytest.param(names, id=names[0], marks=often(names[0])) for names in FILES])
 def test_each_analysis_is_what_hta_gives_alone(real_traces, names):
     paths = [real_traces / name for name in names]
     theirs, ours = alone(paths), bridged(paths)
@@ -171,7 +186,13 @@ def decoded(analysis, rank):
 
 
 @pytest.mark.parametrize("last", [False, pytest.param(True, marks=pytest.mark.thorough)])
-@pytest.mark.parametrize("name", [names[0] for names in FILES] + ["hta_training/b4b6dce_nccl_data.json.gz"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *(pytest.param(names[0], marks=often(names[0])) for names in FILES),
+        "hta_training/b4b6dce_nccl_data.json.gz",
+    ],
+)
 def test_with_all_arguments_the_frame_is_hta_s_own(real_traces, name, last):
     path = real_traces / name
     theirs, ours = (make([path], include_last_profiler_step=last) for make in (alone, bridged))
