@@ -16,6 +16,7 @@ import torch
 
 from dptune.capture.injected.observe.evaluation_source import evaluates_model
 from dptune.capture.injected.observe.stack_samples import _AT_ONCE_S, Sampling, _interpreter_at_once
+from dptune.capture.injected.observe.thread_stack import lines_of
 from dptune.runfile.slow_steps import slow_steps
 from dptune.runfile.work_between import work_between
 
@@ -179,7 +180,7 @@ def at_a_look(trainer: str) -> tuple[list[str], str, str]:
     found = []
 
     def compute_metrics() -> None:
-        found.append(Sampling()._key(sys._getframe()))
+        found.append(Sampling()._key(lines_of(sys._getframe(), 80)))
 
     def main() -> None:
         library["Trainer"]().train(compute_metrics)
@@ -217,7 +218,7 @@ def test_what_a_librarys_closure_runs_in_an_optimizers_step_is_not_the_optimizer
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 
     def look(*_):
-        found.append(Sampling()._key(sys._getframe())[1])
+        found.append(Sampling()._key(lines_of(sys._getframe(), 80))[1])
 
     def before_step():
         look()
@@ -241,7 +242,7 @@ def test_the_lock_that_a_fork_releases_is_no_logging(monkeypatch):
             pass
 
         def release(self):
-            found.append(Sampling()._key(sys._getframe(1))[2:])
+            found.append(Sampling()._key(lines_of(sys._getframe(1), 80))[2:])
 
     monkeypatch.setattr(logging, "_lock", Lock())
     logging._releaseLock()
