@@ -289,7 +289,7 @@ def test_a_rank_that_was_killed_is_named() -> None:
     facts = [Facts(rank=0, ended="raised RuntimeError"), Facts(rank=1, ended="recording", steps=7)]
     found = {finding.code: finding.text for finding in trust.recording(record, facts)}
     assert found["rank-killed"] == "rank 1 was killed or crashed: the window it was recording is lost"
-    assert "failed (exit status 137)" in found["recording-broken-off"]
+    assert "failed (exit status 137, SIGKILL)" in found["recording-broken-off"]
 
 
 def test_the_first_rank_does_not_speak_for_the_others() -> None:

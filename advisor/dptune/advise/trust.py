@@ -17,6 +17,7 @@ from dptune.advise.limits import milliseconds
 from dptune.finding import Finding
 from dptune.measured import CUT_SHORT, Measured, RankFigures, StepsFigures, by_profiler, digits
 from dptune.rule import Rule
+from dptune.runfile.exit_status import exit_text
 from dptune.runfile.facts import Facts
 from dptune.runfile.links import unmeasured
 from dptune.runfile.record import LEAST_JUDGED_STEPS, RunRecord
@@ -77,7 +78,7 @@ def recording(record: RunRecord | None, facts: Sequence[Facts]) -> Iterator[Find
         yield Finding(code="links-unmeasured", level="info", text=text)
     if record is None or (record.ending.how == "complete" and not facts):
         return
-    status = "" if record.ending.exit_status is None else f" (exit status {record.ending.exit_status})"
+    status = "" if record.ending.exit_status is None else f" ({exit_text(record.ending.exit_status)})"
     if facts and all(rank.ended == "complete" for rank in facts):
         if record.ending.how != "complete":
             text = f"the script failed{status} after the recording was complete"
