@@ -26,7 +26,7 @@ from collections.abc import Iterator
 from types import CodeType, FrameType
 
 from dptune.capture.injected.observe.evaluation_source import evaluates_model
-from dptune.capture.injected.observe.line_forms import form_of
+from dptune.capture.injected.observe.line_forms import form_of, loops_of
 from dptune.capture.injected.observe.places import OURS, TORCHS, is_the_users, library, relative
 from dptune.runfile.window import SampledFacts
 from dptune.runfile.work_kinds import evaluates, waits
@@ -122,6 +122,7 @@ class Sampling:
             spent_ns=list(whole.values()),
             form=form,
             form_at=form_at,
+            loops=loops_of(path),
         )
 
     def _evaluates(self, code: CodeType) -> bool:
