@@ -16,7 +16,7 @@ def call_path_evidence(run: RunView, name: str, at: str, besides: Collection[str
     path = call_path(run.facts, name, at)
     called = [line for line in path.called_at if line not in besides]
     found = [Evidence(label="called at", value=", ".join(called))] if called else []
-    if path.lines:
-        lines = ", ".join(f"{line} ({100 * share:.0f} %)" for line, share in path.lines)
-        found.append(Evidence(label="lines that take most time", value=lines))
+    for label, places in (("lines that take most time", path.lines), ("loops around them", path.loops)):
+        if places:
+            found.append(Evidence(label=label, value=", ".join(f"{at} ({100 * share:.0f} %)" for at, share in places)))
     return found

@@ -101,6 +101,24 @@ def test_what_the_loop_itself_calls_and_a_function_in_forward_passes():
     ]
 
 
+@pytest.mark.parametrize(
+    ("through", "share"),
+    [
+        ("accelerate.Accelerator.unwrap_model", 0.113),  # 6 of 100 samples are in it
+        ("accelerate.Accelerator._unwrap", 0.2),  # samples have another name for it: they do not limit the share
+    ],
+)
+def test_the_share_of_a_library_function_is_limited_by_the_samples_in_it(through, share):
+    samples = [
+        SampledFacts(["main (train.py:61)"], "backward", looks=94, steps=[0], spent_ns=[94]),
+        SampledFacts(["main (train.py:64)"], "", through, looks=6, steps=[0], spent_ns=[6]),
+    ]
+    facts = facts_of(windows=[Window("untraced", 3, [100], sampled=samples)])
+    measured = found(site(0.2, name="main", part=True, mostly="unwrap_model", at="train.py:50"))
+    (advice,) = RULES["DP901"].check(RunView(measured, [facts]))
+    assert advice.title.endswith(f"takes {100 * share:.0f} % of the step on rank 0")
+
+
 @pytest.mark.parametrize(("hottest", "quiet"), [("train.py", True), ("net.py", False)])
 def test_a_method_that_work_between_steps_names_with_its_class(hottest, quiet):
     evidence = [Evidence(label="most of it in", value=f"Area.compute ({hottest}:90)")]

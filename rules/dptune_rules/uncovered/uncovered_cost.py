@@ -116,7 +116,8 @@ def check(run: RunView) -> Iterator[Advice]:
 
 
 def _agreed(run: RunView, site: CodeSite) -> CodeSite:
-    share = run.agreed_share(site.share, site.rank, site.name, site.at)
+    calling = site.mostly if site.part and not site.library else ""
+    share = run.agreed_share(site.share, site.rank, site.name, site.at, calling)
     return site.model_copy(update={"share": share, "cost_ns": round(site.cost_ns * share / site.share)})
 
 

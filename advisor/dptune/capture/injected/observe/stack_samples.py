@@ -26,7 +26,7 @@ from collections.abc import Iterator, Sequence
 from types import CodeType
 
 from dptune.capture.injected.observe.evaluation_source import evaluates_model
-from dptune.capture.injected.observe.line_forms import form_of
+from dptune.capture.injected.observe.line_forms import form_of, loops_of
 from dptune.capture.injected.observe.places import OURS, TORCHS, is_the_users, package, relative
 from dptune.capture.injected.observe.thread_stack import Line, stack_of
 from dptune.runfile.window import SampledFacts
@@ -123,6 +123,7 @@ class Sampling:
             spent_ns=list(whole.values()),
             form=form,
             form_at=form_at,
+            loops=loops_of(path),
         )
 
     def _evaluates(self, code: CodeType) -> bool:
