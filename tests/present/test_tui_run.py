@@ -210,6 +210,7 @@ async def test_why_nothing_can_be_predicted_is_said(tmp_path: Path) -> None:
     async with ReportApp(report, run).run_test(size=LARGE) as pilot:
         seen = flat(await see(pilot, "No prediction:", "7"))
         assert "Settings" not in seen, "there is none to change"
+        assert "bar: time per sample" not in seen
         assert not pilot.app.query_one(WhatIfPane).check_action("turn", (1,))
 
 

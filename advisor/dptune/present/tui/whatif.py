@@ -80,7 +80,6 @@ class WhatIfPane(Container, can_focus=True):
         yield settings
         pane = Pane(self._words, id="prediction", classes=FRAMED)
         pane.border_title = "Predicted step"
-        pane.border_subtitle = "bar: time per sample, ▒ its interval, │ now"
         yield pane
 
     def on_resize(self) -> None:
@@ -238,7 +237,9 @@ class WhatIfPane(Container, can_focus=True):
             settings.border_title = f"Settings{part}"
             settings.update(Text("\n").join(self._settings()[first:last]))
             self.refresh_bindings()
-            self.query_one(Pane).show(self._words)
+            pane = self.query_one(Pane)
+            pane.border_subtitle = "" if self._lack else "bar: time per sample, ▒ its interval, │ now"
+            pane.show(self._words)
 
     def _seen(self) -> tuple[int, int]:
         """From which setting to which there is room for, beside a prediction."""
