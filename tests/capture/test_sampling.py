@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import logging
 import os
 import sys
@@ -11,6 +12,7 @@ import time
 from collections import Counter
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -116,6 +118,31 @@ def test_what_the_line_does_is_recorded():
     sampling.end_step()
     found = {(sample.form, sample.path[sample.form_at].partition(" ")[0]) for sample in sampling.end() if sample.form}
     assert found == {("sorting", "_sorts")}
+
+
+def test_a_function_that_reads_values_to_write_them_logs():
+    sampling = Sampling()
+    sampling.begin()
+    numbers, written = [FLOAT] * 300, []
+    while not any("_describes" in sample.path[-1] for sample in _so_far(sampling)):
+        _describes(numbers, io.StringIO())
+        _sums(numbers, written)
+    sampling.end_step()
+    kinds = {(sample.path[-1].partition(" ")[0], sample.kind) for sample in sampling.end() if sample.path}
+    assert ("_describes", "logging") in kinds
+    assert not any(kind for name, kind in kinds if name == "_sums")
+
+
+FLOAT = np.float32(0.5)
+
+
+def _describes(numbers, file):
+    for number in numbers:
+        file.write(f"{number.item()}")
+
+
+def _sums(numbers, kept):
+    kept[:] = [sum(number.item() for number in numbers)]
 
 
 def _so_far(sampling):

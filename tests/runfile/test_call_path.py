@@ -75,7 +75,7 @@ def test_methods_of_one_name_are_distinguished_by_the_line():
 
 
 def test_lines_of_the_function_that_a_line_calls_which_takes_nearly_all():
-    """`draw` only calls `one_by_one`: of its 100 ms, 60 are at line 65, 37 at line 63, and 3 at another line of `draw`."""
+    """`draw` only calls `one_by_one`: of 100 ms, 60 are at line 65, 37 at line 63, and 3 at another line of `draw`."""
     inner = [*LOOP, "Sampler.draw (s.py:57)", "Sampler.one_by_one"]
     facts = [
         rank(

@@ -116,7 +116,7 @@ def test_at_most_what_samples_allow_of_a_library_function_that_the_line_itself_c
     ]
     assert found_share(facts, 0, "main", "train.py")[0] == 1.0
     part, most = found_share(facts, 0, "main", "train.py", calling="unwrap_model")
-    assert (part, most) == (0.06, pytest.approx(0.1132, abs=1e-3))  # (0.06 + 0.01353 + 0.0427) / 1.02706
+    assert (part, most) == (0.06, pytest.approx(0.1118, abs=1e-4))  # (0.06 + 0.01353 + 0.04134) / 1.02706
 
 
 def steps_of(*shares, step_ms=100, looks=10):

@@ -305,18 +305,18 @@ class RecordedView:
 
         `calling`: the share of a library's function that it calls; a trace may have another name for it than samples.
         """
-        found = found_share(self.facts, rank, name, _file(at), calling=calling)
+        found = self.found_share(rank, name, at, calling=calling)
         return share if found is None or (calling and not found[0]) else min(share, found[1])
 
     def found_share(
-        self, rank: int, name: str, at: str, without: Sequence[tuple[str, str]] = ()
+        self, rank: int, name: str, at: str, without: Sequence[tuple[str, str]] = (), calling: str = ""
     ) -> tuple[float, float] | None:
         """The share of a rank's untraced steps in which a function is on the stack, and its upper bound.
 
-        Time in the functions that it calls is included, except those of `without` (name and place). None for too few
-        stack samples.
+        Time in functions that it calls is included; `without` and `calling`: see `sampled_share`. None for few samples.
         """
-        return found_share(self.facts, rank, name, _file(at), [(each, _file(place)) for each, place in without])
+        left_out = [(each, _file(place)) for each, place in without]
+        return found_share(self.facts, rank, name, _file(at), left_out, calling)
 
     def sampled_share(
         self,

@@ -150,8 +150,8 @@ def found_share(
     """The share of a rank's steps in which a function is on the stack, and what it is at most; None of few samples.
 
     The latter is the upper end of Wilson's interval: 5 % of recordings lie above it. A function that is never found
-    takes something. Samples in a function of `without` that it calls are not counted; with `calling` only those in which
-    its line itself calls a library's function of this name.
+    takes something. Samples in a function of `without` that it calls are not counted; with `calling` only those in
+    which its line itself calls a library's function of this name.
     """
     window = next((rank_facts.window("untraced") for rank_facts in facts if rank_facts.rank == rank), None)
     looks = sum(sample.looks for sample in window.sampled) if window else 0

@@ -28,6 +28,7 @@ from types import CodeType
 from dptune.capture.injected.observe.evaluation_source import evaluates_model
 from dptune.capture.injected.observe.line_forms import form_of, loops_of
 from dptune.capture.injected.observe.places import OURS, TORCHS, is_the_users, package, relative
+from dptune.capture.injected.observe.reporting_source import writes_values
 from dptune.capture.injected.observe.thread_stack import Line, stack_of
 from dptune.runfile.window import SampledFacts
 from dptune.runfile.work_kinds import evaluates, waits
@@ -81,6 +82,7 @@ class Sampling:
         self._looks: dict[Key, int] = {}
         self._of_code: dict[CodeType, tuple[str, str, str]] = {}
         self._evaluating: dict[CodeType, bool] = {}
+        self._writing: dict[CodeType, bool] = {}
 
     def begin(self) -> None:
         """Start to look."""
@@ -112,6 +114,8 @@ class Sampling:
                 kind = "logging"
         if not kind and any(self._evaluates(code) for code, _ in path):
             kind = "evaluation"
+        if not kind and not phase and any(self._writes(code) for code, _ in path):
+            kind = "logging"
         form, form_at = ("", 0) if phase in _OF_TORCH else form_of(path)
         return SampledFacts(
             path=[f"{_name(code)} ({relative(code.co_filename)}:{line})" for code, line in path],
@@ -136,6 +140,15 @@ class Sampling:
                 )
                 self._evaluating[code] = not trained and evaluates_model(code)
         return self._evaluating[code]
+
+    def _writes(self, code: CodeType) -> bool:
+        """Whether it is a function of the script that writes values of tensors, and was found in no phase."""
+        if code not in self._writing:
+            in_phases = any(phase and code in dict(path) for path, phase, *_ in list(self._found))
+            self._writing[code] = False
+            with contextlib.suppress(Exception):  # a script may be of any form
+                self._writing[code] = not in_phases and writes_values(code)
+        return self._writing[code]
 
     def _run(self) -> None:
         looks = 0
