@@ -219,8 +219,8 @@ def test_how_often_the_gate_is_right_is_summed_up() -> None:
         counts[kind] = [known[0] + int(judged), known[1] + int(failed)]
     (same, failed), (slower, found) = counts["same"], counts["10 % longer"]
     assert (
-        f"`dptune check --script` failed {failed} of {same} comparisons of equal commits and {found} of {slower} in which"
-        " the second commit is 10 % slower"
+        f"`dptune check --script` failed {failed} of {same} comparisons of equal commits and {found} of {slower} in "
+        "which the second commit is 10 % slower"
     ) in page
 
 

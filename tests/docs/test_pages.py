@@ -253,7 +253,7 @@ def test_what_ran_on_a_gpu_comes_from_kept_results(
 
 
 def test_the_pages_stay_short() -> None:
-    """All words of all pages, code included; rules of tables and what is generated from the code are none."""
+    """All words of all pages, code included; the lines of tables and what is generated from the code do not count."""
     pages = [path for path in DOCS.rglob("*.md") if path.name != "changelog.md"]
     assert len(pages) > 20
     words = {path.name: len(re.findall(r"\S*\w\S*", path.read_text("utf-8"))) for path in pages}

@@ -20,7 +20,9 @@ def test_eight_gpus_the_first_screen_and_the_prediction_are_current(real_traces:
     run, report = reading.run_and_report_of(real_traces / "nanogpt_8xh100")
     (shown,) = re.findall(r"```text\n(.*?)\n```", page_text, re.DOTALL)
     assert shown in first_screen(report)
-    (factor, rows) = re.findall(r"^\$ dptune whatif nanogpt_8xh100 --set host\.times=(\S+)\n(.*?)\n```", page_text, re.M | re.S)[0]
+    (factor, rows) = re.findall(
+        r"^\$ dptune whatif nanogpt_8xh100 --set host\.times=(\S+)\n(.*?)\n```", page_text, re.M | re.S
+    )[0]
     printed = paint(page(predict(run, report.measured, [{"host.times": float(factor)}]), 80), colour=False)
     assert rows in printed
     (lag,) = re.findall(r"behind the other (\S+ ms)", page_text)

@@ -65,4 +65,6 @@ def test_names_that_start_alike_are_cut_before_the_place_they_differ_at() -> Non
     assert "nt_n_tile" in shown[2]
     assert all(len(row) <= 48 for row in rows)
     same = drawn([[names[0], "1.0", "5"], [names[0], "2.0", "5"]], width=48).splitlines()[1:]
-    assert {row.split()[0] for row in same} == {f"{names[0][: len(same[0].split()[0]) - 2]}.."}, "nothing sets them apart"
+    assert {row.split()[0] for row in same} == {f"{names[0][: len(same[0].split()[0]) - 2]}.."}, (
+        "nothing sets them apart"
+    )

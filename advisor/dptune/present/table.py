@@ -6,8 +6,7 @@ reason is left out and named below. Where the page is too narrow for columns, ea
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from os.path import commonprefix
+from collections.abc import Collection, Iterator, Sequence
 from typing import NamedTuple
 
 from dptune.present.amounts import Hole
@@ -73,8 +72,8 @@ def _drawn(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int,
         if excess <= 0:
             yield (_cells([column.heading for column in columns], columns, widths, indent, gap, "dim"),)
             cut = [_shortened([row[i] for row in rows], room) for i, room in enumerate(widths)]
-            for row in zip(*cut, strict=True):
-                yield (_cells(row, columns, widths, indent, gap, "plain"),)
+            for pieces in zip(*cut, strict=True):
+                yield (_cells(pieces, columns, widths, indent, gap, "plain"),)
             return
     for row in rows:
         said = ", ".join(f"{column.heading} {text}" for column, text in zip(columns, row, strict=True))
@@ -104,17 +103,23 @@ def _cells(
 
 
 def _shortened(texts: Sequence[str], room: int) -> list[str]:
-    """Texts cut to the room: at the end, or where different ones would look the same before the place they differ at."""
+    """Texts cut to the room: at the end, or in the middle where different ones would look the same."""
     cut = [text if len(text) <= room else f"{text[: room - 2]}.." for text in texts]
     for _ in range(_ROUNDS):  # those that still look the same differ further on
         alike: dict[str, set[str]] = {}
         for text, short in zip(texts, cut, strict=True):
             alike.setdefault(short, set()).add(text)
         cut = [
-            short if len(alike[short]) == 1 else _from_difference(text, len(commonprefix([*alike[short]])), room)
+            short if len(alike[short]) == 1 else _from_difference(text, _same(alike[short]), room)
             for text, short in zip(texts, cut, strict=True)
         ]
     return cut
+
+
+def _same(texts: Collection[str]) -> int:
+    """How many characters all of them start with."""
+    first, last = min(texts), max(texts)
+    return next((i for i, (here, there) in enumerate(zip(first, last, strict=False)) if here != there), len(first))
 
 
 def _from_difference(text: str, same: int, room: int) -> str:

@@ -26,8 +26,8 @@ waits come every n batches.
 
 The profiler slows a loader without workers: it adds at most 10 us to each event recorded in the wait. Without untraced
 steps, the wait minus this cost is the lower end of the saving, or less, and the wait is its upper end; confidence is
-low if the lower end is below 5 % of the step. On a GPU, workers are proposed if a replay of the steps predicts what they
-save.
+low if the lower end is below 5 % of the step. On a GPU, workers are proposed if a replay of the steps predicts what
+they save.
 
 ## What to change
 
