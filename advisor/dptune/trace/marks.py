@@ -6,8 +6,8 @@ import re
 
 import numpy as np
 
-from dptune.trace.columns import Columns, Ints
 from dptune.trace.collective_kernels import library_of
+from dptune.trace.columns import Columns, Ints
 from dptune.trace.kernels import (
     COLLECTIVE_PREFIXES,
     KERNEL_CATEGORIES,

@@ -41,8 +41,8 @@ class Host:
     """Sets of time in which the script's threads did each. `held`: inside a call that waits for a device or a peer.
     `allocating`: inside a driver call that allocates or frees device memory.
 
-    `blocked`: which calls wait for a device, and for what there. `recorded`: whether ranges, operators or Python functions were
-    recorded, so that time outside of them is known to be in none.
+    `blocked`: which calls wait for a device, and for what there. `recorded`: whether ranges, operators or Python
+    functions were recorded, so that time outside of them is known to be in none.
     """
 
     loading: Intervals
