@@ -142,5 +142,6 @@ def test_a_file_that_holds_each_event_twice(tmp_path, event, noun):
     assert found.text == f"t.json: 6 of 12 {noun} are in the file twice, so counts and totals are too high"
     others = [each | {"tid": 9} for each in events]
     assert "events-twice" not in _findings(tmp_path, [*events, *others])
+    assert _findings(tmp_path, [each | {"args": {}, "cat": "cpu_op"} for each in events]) == {}  # without numbers
     longer = [each | {"dur": 3} for each in events]
     assert "events-twice" not in _findings(tmp_path, [*events, *longer])

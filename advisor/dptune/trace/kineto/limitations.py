@@ -72,6 +72,8 @@ def _twice(name: str, columns: Columns) -> Iterator[Finding]:
         rows = rows[columns.external_id[rows] != NONE]
     rows = rows[columns.dur_ns[rows] > 0]
     every = len(rows)
+    if not every:
+        return
     rows = rows[np.argsort(columns.ts_ns[rows], kind="stable")]
     alike = np.append(False, np.diff(columns.ts_ns[rows]) == 0)
     rows = rows[alike | np.append(alike[1:], False)]
