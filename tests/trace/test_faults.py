@@ -96,7 +96,8 @@ def test_impossible_shapes_are_named(tmp_path, dims):
 @pytest.mark.parametrize(("wrong", "level"), [(3, "partial"), (4, "unjudgeable")])
 @pytest.mark.parametrize("fault", [{"args": []}, {"dur": "x"}, {"dur": -5}])
 def test_no_verdict_rests_on_a_trace_with_many(tmp_path, wrong, level, fault):
-    (finding,) = read(tmp_path, *[KERNEL] * 20, *[KERNEL | fault] * wrong).findings
+    sound = [KERNEL | {"ts": 10 * at} for at in range(20)]
+    (finding,) = read(tmp_path, *sound, *[KERNEL | fault] * wrong).findings
     assert finding.level == level
 
 
