@@ -268,6 +268,11 @@ class TestRecording:
         assert (finding.code, finding.level) == ("recording-broken-off", "unjudgeable")
         assert finding.text == "the script failed (exit status 1) after 10 of the 35 optimizer steps a recording needs"
 
+    def test_a_window_of_a_length_that_steps_decide_has_two_ends(self):
+        record = RunRecord(schedule=Schedule(5, 20, 5, 3, light_most=20), ending=Ending("failed", 1))
+        (finding,) = trust.recording(record, [Facts(0, steps=10, ended="raised ValueError")])
+        assert "after 10 of the 35 to 50 optimizer steps" in finding.text
+
     def test_with_one_it_is_partial(self):
         light = Window("light", 27, [1, 1], trace="rank-00000.trace.json.gz")
         (finding,) = trust.recording(self.record, [Facts(0, steps=28, windows=[light], ended="raised ValueError")])

@@ -20,7 +20,7 @@ from dptune.rule import Rule
 from dptune.runfile.exit_status import exit_text
 from dptune.runfile.facts import Facts
 from dptune.runfile.links import unmeasured
-from dptune.runfile.record import LEAST_JUDGED_STEPS, RunRecord
+from dptune.runfile.record import LEAST_JUDGED_STEPS, RunRecord, Schedule
 from dptune.trace.kineto.limitations import DAMAGED
 
 ENOUGH_STEPS = 10  # of which one unusual step changes neither the median nor the quartiles by much
@@ -99,7 +99,7 @@ def recording(record: RunRecord | None, facts: Sequence[Facts]) -> Iterator[Find
         "interrupted": "was interrupted",
         "timed-out": "was ended",
     }.get(record.ending.how, f"failed{status}")
-    text = f"the script {how} after {made} of the {record.schedule.total_steps} optimizer steps a recording needs"
+    text = f"the script {how} after {made} of the {_needed(record.schedule)} optimizer steps a recording needs"
     text += f": {record.ending.note}" if record.ending.note else ""
     traced = any(window.name in ("light", "detailed") and window.trace for rank in facts for window in rank.windows)
     code = "recording-short" if record.ending.how in ("complete", "script-ended") else "recording-broken-off"
@@ -139,6 +139,13 @@ def why_not_asked(rule: Rule, trust: Trust, *, recorded: bool = True) -> str:
 def _first(trust: Trust) -> str:
     reason = next(finding.text for finding in trust.findings if finding.level == "unjudgeable")
     return f"{NO_VERDICT}: {reason}"
+
+
+def _needed(schedule: Schedule) -> str:
+    """How many steps a recording has: more where step times vary, if several ranks or GPUs run."""
+    most = schedule.total_steps
+    least = most - schedule.light_steps + schedule.light
+    return str(most) if least == most else f"{least} to {most}"
 
 
 def steady_steps(rank: RankFigures) -> int:
