@@ -124,6 +124,11 @@ def build(
         uploads={
             int(places[first[rank] + end]): size for rank, each in items.items() for end, size in each.uploads.items()
         },
+        queues={
+            int(places[first[rank] + begin]): queue
+            for rank, each in items.items()
+            for begin, queue in each.queues.items()
+        },
     )
     numbered = {
         int(places[first[rank] + end]): number * len(items) + at
@@ -220,8 +225,15 @@ def _of_rank(
         begins=dict(zip(rows, begins.tolist(), strict=True)),
         ends=dict(zip(rows, ends.tolist(), strict=True)),
         works=_works(walk, kinds, ends),
+        queues=_queues(walk, host, begins),
         uploads={end: size for end, size in zip(ends[uploaded].tolist(), sizes.tolist(), strict=True) if size > 0},
     )
+
+
+def _queues(walk: Walk, host: HostItems, begins: Ints) -> dict[int, int]:
+    """By begin of an operation the number of its launch queue, but for those of the queue with most launches."""
+    calls = zip(begins.tolist(), walk.launch.tolist(), strict=True)
+    return {begin: queue for begin, call in calls if (queue := host.queues.get(call, 0))}
 
 
 def _works(walk: Walk, kinds: Ints, ends: Ints) -> dict[int, int]:
