@@ -102,7 +102,7 @@ def of_host(view: RankView, device: DeviceView, walk: Walk, shift: int) -> list[
         if launched:
             last = int(launches.rows[launched - 1])
             freeing_number = numbers[last] - depth
-            room = queues[queue_of[last]][freeing_number][0] if freeing_number >= 0 else NOTHING
+            room = queues[queue_of[last]][freeing_number][0] if freeing_number >= 0 else None
             if room in first:
                 item.waits.append(((rank, "begin", first[room]), 0.0, Kind.QUEUE))
         if before is not None:

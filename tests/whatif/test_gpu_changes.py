@@ -421,7 +421,8 @@ def passes_that_copy() -> Program:
     A gap of 2 is before each kernel and copy. The queue has room for three launches.
     """
     edges: list[list[Edge]] = [[], []]
-    recorded, begins, borders = [0, 0], [], [1]
+    recorded, borders = [0, 0], [1]
+    begins: list[int] = []
     passes: list[dict[str, int]] = []
 
     def add(*waits: Edge) -> int:

@@ -1,15 +1,14 @@
 """A full launch queue: a call then returns only when the device has begun something that was launched before.
 
 CUDA keeps about 1,020 operations of a stream that are launched and have not begun. A call that finds them all there
-blocks until one begins, whatever it would launch itself: the device is the limit then, and the host has nothing to do
-with it. Two things identify such a call: that many operations are outstanding when it starts, and it lasts many times
-as long as usual.
+blocks until one begins: the device is the limit then, and the host has nothing to do with it. Two things identify such
+a call: that many operations are outstanding when it starts, and it lasts many times as long as usual.
 
 Seen on a public trace (V100, one stream): of 4,933 launches with fewer than 1,021 outstanding none but two lasted more
 than 0.14 ms, of 1,288 with 1,021 half lasted 0.12 ms or more, each until 5 us after the operation 1,021 launches before
-it began. Events take places, too: with them calls block from 910 on. Each of three streams took 1,000 launches
-(topic 68937 of NVIDIA's developer forum). Where the long calls of a trace show that streams share a queue, they do.
-The operations of a CUDA graph take one place together.
+it began. On another (H100, two streams) three in four blocked calls found 1,021 of their own stream, and 1,029 to 1,045
+of both; none of 56 calls that launched into the other stream lasted long. Where the long calls of a trace show that
+streams share a queue, they do. The operations of a CUDA graph take one place together.
 """
 
 from __future__ import annotations
