@@ -36,6 +36,7 @@ def ordered(program: Program) -> Program:
         transfers=[transfer.moved(places) for transfer in program.transfers],
         beside={places[item]: share for item, share in program.beside.items()},
         uploads={places[item]: size for item, size in program.uploads.items()},
+        queues={places[item]: queue for item, queue in program.queues.items()},
         spent_ns={
             part: {places[item]: spent for item, spent in each.items()} for part, each in program.spent_ns.items()
         },

@@ -50,7 +50,8 @@ class Program:
     that one takes alone; none where each rank has its collectives on one stream. `host_level`: the host's work in the
     mean step / in the steps where it is known, which some are. `spent_ns`: by part and place of a host item, how much
     of the host's own time before the item went into the part. `uploads`: the bytes of copies from pageable memory to
-    the device, by place of their end. `beside`: by place of a kernel's end, the share of its recorded time in which
+    the device, by place of their end. `queues`: the number of the launch queue of an operation, by place of its begin,
+    where that is not queue 0 of its rank. `beside`: by place of a kernel's end, the share of its recorded time in which
     collectives of its rank transferred; `beside_times`: how many times as long a kernel takes during transfers.
     `transfer_shares`: by message, the share of its recorded transfer in which one of its ranks computed;
     `transfer_times`: how many times as long a transfer takes while one does.
@@ -90,6 +91,7 @@ class Program:
     fixed: AbstractSet[int] = frozenset()
     spent_ns: Mapping[Part, Mapping[int, float]] = field(default_factory=dict)
     uploads: Mapping[int, int] = field(default_factory=dict)
+    queues: Mapping[int, int] = field(default_factory=dict)
     beside: Mapping[int, float] = field(default_factory=dict)
     beside_times: float = 1.0
     transfer_shares: Mapping[int, float] = field(default_factory=dict)
