@@ -44,6 +44,7 @@ from dptune.whatif.gpu.reductions import Matched, reductions
 from dptune.whatif.gpu.sharing import transfers
 from dptune.whatif.gpu.streams import across_streams, starts_of
 from dptune.whatif.gpu.stretches import of_all_ranks, steps_of
+from dptune.whatif.gpu.unit_reductions import unit_reductions
 
 MOST = 2_000_000  # operations: beyond, a replay takes minutes
 _PRODUCTS = frozenset({"matrix product", "convolution", "attention", "fused by triton", OTHER})
@@ -118,6 +119,7 @@ def build(
         parts=_with_arrivals([each.part for each in items.values()], arrivals, Part.NONE)[order].tolist(),
         optimizer=implementation_of(names),
         gathers=[gather for view, device in read for gather in gathers(view, device, named)],
+        unit_reductions=[reduction for view, device in read for reduction in unit_reductions(view, device, named)],
         transfers=sharing,
         slowed=slowed,
         fixed=frozenset(np.flatnonzero(fixed).tolist()),

@@ -32,6 +32,7 @@ def ordered(program: Program) -> Program:
         micro_batches=[program.micro_batches[item] for item in order] if program.micro_batches else (),
         parts=[program.parts[item] for item in order] if program.parts else (),
         gathers=[gather.moved(places) for gather in program.gathers],
+        unit_reductions=[reduction.moved(places) for reduction in program.unit_reductions],
         reductions=[reduction.moved(places) for reduction in program.reductions],
         transfers=[transfer.moved(places) for transfer in program.transfers],
         beside={places[item]: share for item, share in program.beside.items()},
