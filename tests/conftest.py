@@ -1,5 +1,6 @@
 import functools
 import gc
+import importlib.metadata
 import importlib.util
 import json
 import os
@@ -16,7 +17,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.internal.conjecture import providers
 
-from . import process_state
+from . import installed, ordering, process_state
 
 # `make tests` runs each property on so many examples, `make test-thorough` on more. How long an example takes is up to
 # what else the machine does. CI draws the same examples each time: what it finds is of the change it tests.
@@ -34,6 +35,8 @@ settings.load_profile("quick")
 # Reports are many objects without cycles: looking for cycles as often as Python does is a tenth of the tests' time, and
 # half of that for collecting the tests.
 gc.set_threshold(50_000, 20, 50)
+
+importlib.metadata.entry_points = installed.asked_once(importlib.metadata.entry_points)
 
 # Tests that import torch in their own process do so as the scripts that tests start, in which it takes less.
 _WITHOUT_COMPILER = Path(__file__).parent / "without_compiler" / "sitecustomize.py"
@@ -160,12 +163,14 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the quick tests; files that record come first, quick ones last: no long one runs alone at the end."""
+    """Mark the quick tests, and put the files in the order of ordering.py."""
     marks = {item: {mark.name for mark in item.iter_markers()} for item in items}
     recording = {item.path for item in items if "records" in marks[item]}
     long = {item for item in items if item.path in recording or _is_long(item, marks[item])}
     in_long_files = {item.path for item in long}
-    items.sort(key=lambda item: (item.path not in recording, item.path not in in_long_files))
+    files = ordering.ordered(dict.fromkeys(item.path for item in items), recording, in_long_files)
+    places = {file: place for place, file in enumerate(files)}
+    items.sort(key=lambda item: places[item.path])
     for item in items:
         if item not in long:
             item.add_marker("quick")

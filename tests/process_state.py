@@ -8,6 +8,7 @@ look longer each time.
 
 from __future__ import annotations
 
+import _signal
 import contextlib
 import gc
 import operator
@@ -30,8 +31,8 @@ TORCH = {
     "are_deterministic_algorithms_enabled": "use_deterministic_algorithms",
     "get_float32_matmul_precision": "set_float32_matmul_precision",
 }
-# torch handles this one from the first DataLoader with workers on.
-OF_LOADERS = {getattr(signal, "SIGCHLD", None)}
+# torch handles SIGCHLD from the first DataLoader with workers on. Asked by number: names are looked up for each answer.
+SIGNALS = sorted(int(each) for each in signal.valid_signals() if each != getattr(signal, "SIGCHLD", None))
 WHILE_A_TEST_RUNS = {"PYTEST_CURRENT_TEST"}  # variables that pytest sets
 # torch.profiler loads the compiler, which sets a variable: only the first test of a process with a profiler would fail.
 OF_THE_PROFILER = ("torch's compiler loaded: ", "variable TORCHINDUCTOR_CACHE_DIR: ")
@@ -53,8 +54,8 @@ def _settings() -> Iterator[tuple[str, object]]:
     yield "sys.path", list(sys.path)
     yield "trace function", sys.gettrace()
     yield "collection of garbage", (gc.isenabled(), gc.get_threshold())
-    for number in signal.valid_signals() - OF_LOADERS:
-        yield f"handler of signal {int(number)}", signal.getsignal(number)
+    for number in SIGNALS:
+        yield f"handler of signal {number}", _signal.getsignal(number)
     for thread in threading.enumerate():
         if not thread.daemon:
             yield f"thread {thread.name}", thread.ident

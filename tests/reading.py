@@ -75,6 +75,12 @@ def measured(path: Path) -> Measured:
 
 
 @_Once
+def loaded(path: Path) -> Run:
+    """A run, or a trace, as it is read."""
+    return load([path])
+
+
+@_Once
 def measured_without_facts(path: Path) -> Measured:
     """What the traces of a recorded run show by themselves."""
     return measure(without_facts(load([path])))
@@ -88,7 +94,7 @@ def without_facts(run: Run) -> Run:
 @functools.cache
 def run_and_report_of(path: Path) -> tuple[Run, Report]:
     """A run, or a trace, and the report on it."""
-    return load([path]), reported(path)
+    return loaded(path), reported(path)
 
 
 def sample(name: str) -> tuple[Run, Report]:

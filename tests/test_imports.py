@@ -35,12 +35,15 @@ MAY_LOAD = {
     ("check", "{trace}"): {"pydantic", "numpy", "msgspec"},
     ("compare", "{trace}", "{trace}"): {"pydantic", "numpy", "msgspec"},
 }
+# Calls with one promise one after another: what is loaded after each, by the first that loads it.
 _PROGRAM = """
 import json, sys
 from dptune.cli import main
-status = main(sys.argv[1:])
-print(json.dumps([status, sorted({name.partition(".")[0] for name in sys.modules})]), file=sys.stderr)
+for words in json.loads(sys.argv[1]):
+    main(words)
+    print(json.dumps(sorted({name.partition(".")[0] for name in sys.modules})), file=sys.stderr)
 """
+PROMISES = sorted({tuple(sorted(loaded)) for loaded in MAY_LOAD.values()})
 
 
 @pytest.fixture(scope="module")
@@ -52,12 +55,15 @@ def trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.mark.parametrize("words", MAY_LOAD, ids=" ".join)
-def test_a_call_loads_no_more_than_it_needs(words: tuple[str, ...], trace: Path) -> None:
-    call = [word.format(trace=trace) for word in words]
+@pytest.mark.parametrize("promise", PROMISES, ids=lambda promise: ", ".join(promise) or "nothing")
+def test_calls_load_no_more_than_they_need(promise: tuple[str, ...], trace: Path) -> None:
+    calls = [words for words, loaded in MAY_LOAD.items() if loaded == set(promise)]
+    asked = json.dumps([[word.format(trace=trace) for word in words] for words in calls])
     done = subprocess.run(
-        [sys.executable, "-c", _PROGRAM, *call], capture_output=True, text=True, check=True, cwd=trace.parent
+        [sys.executable, "-c", _PROGRAM, asked], capture_output=True, text=True, check=True, cwd=trace.parent
     )
-    _, loaded = json.loads(done.stderr.splitlines()[-1])
-    assert "dptune" in loaded
-    assert HEAVY & set(loaded) <= MAY_LOAD[words]
+    after_each = [set(json.loads(line)) for line in done.stderr.splitlines() if line.startswith("[")]
+    assert len(after_each) == len(calls)
+    for words, loaded in zip(calls, after_each, strict=True):
+        assert "dptune" in loaded
+        assert HEAVY & loaded <= set(promise), " ".join(words)

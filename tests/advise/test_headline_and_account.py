@@ -58,6 +58,7 @@ def verdict_of(measured: Measured) -> str:
     return headline(measured, SOUND, (), (), ("XX109",), True).verdict
 
 
+@pytest.mark.long
 @settings(deadline=None, max_examples=200)
 @given(st.lists(st.integers(0, 100), min_size=7, max_size=7).filter(any), st.sampled_from(["cpu", "cuda"]))
 def test_of_any_account(hand_made, parts, device):

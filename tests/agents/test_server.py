@@ -41,7 +41,7 @@ async def test_a_client_lists_the_tools_reads_a_report_and_is_refused_a_run(tmp_
 
 
 @pytest.mark.records
-@pytest.mark.parametrize("by", [signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("by", [pytest.param(signal.SIGTERM, marks=pytest.mark.thorough), signal.SIGKILL])
 async def test_one_call_at_a_time_runs_a_script_and_nothing_outlives_the_server(
     tmp_path: Path, by: signal.Signals
 ) -> None:

@@ -62,6 +62,7 @@ def test_it_waits_for_what_runs(started: list[Busy]) -> None:
     assert started[0].rests.is_set()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", [b"pt_gloo_runloop", b"python"])
 def test_it_waits_for_half_a_second_at_most_and_for_no_other_threads(started: list[Busy], name: bytes) -> None:
     started.append(Busy(name, 3600))

@@ -11,8 +11,8 @@ import pytest
 from dptune.runfile.facts import Facts
 
 from .. import in_process  # noqa: TID252 - tests are no installed package
-from .conftest import Run
-from .kinds_of_scripts import KINDS, Kind, bare, recorded
+from .conftest import Run, environment
+from .kinds_of_scripts import KINDS, QUIET, Kind, bare, recorded, recording_command
 from .launching import LOAD, limits_of
 
 pytestmark = pytest.mark.records
@@ -31,35 +31,19 @@ def last_line(out: str) -> str:
     return lines[0]
 
 
-RARELY = (
-    "plain",
-    "accelerate_loop",
-    "lightning_fit",
-    "fsdp2",
-    "accumulate",
-    "forked",
-    "grad_scaler",
-    "hf_trainer",
-    "loader_workers",
-    "spawn",
-    "several_optimizers",
-    "accumulate_synced",
-    "chunks_of_a_batch",
-    "remade_optimizer",
-    "package",
-    "deepspeed_engine",
-    "fsdp1",
-    "compiled",
-)  # alike others, or slow: by `make test-thorough`
+def test_recording_two_ranks_changes_no_bit_of_what_they_learn(tmp_path: Path) -> None:
+    """As forks; `make test-thorough` starts each kind of script as users do (below)."""
+    kind = KINDS["ddp"]
+    words = recording_command(kind, tmp_path / "run", "--continue", arguments=("--steps", "16"))[3:]
+    run = in_process.recording(*words, cwd=tmp_path, env=environment(**QUIET, **kind.env))
+    assert run.returncode == 0, run.stderr
+    alone = bare(kind, tmp_path, "--steps", "16")
+    assert alone.returncode == 0, alone.stderr
+    assert last_line(run.stdout) == last_line(alone.stdout)
 
 
-@pytest.mark.parametrize(
-    "kind",
-    [
-        pytest.param(kind, id=str(kind), marks=pytest.mark.thorough if name in RARELY else ())
-        for name, kind in KINDS.items()
-    ],
-)
+@pytest.mark.thorough
+@pytest.mark.parametrize("kind", KINDS.values(), ids=str)
 def test_recording_changes_no_bit_of_what_is_learned(kind: Kind, tmp_path: Path) -> None:
     kind.check_installed()
     run = recorded(kind.whole, tmp_path, "--continue", arguments=("--steps", "16"))

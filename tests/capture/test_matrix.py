@@ -238,7 +238,9 @@ def test_ctrl_c(name: str, tmp_path: Path) -> None:
     ended.check_readable()
 
 
-@pytest.mark.parametrize("name", often_of("plain", "ddp", "spawn", "forked", "fsdp2"))
+@pytest.mark.parametrize(
+    "name", ["plain", *(pytest.param(name, marks=thorough) for name in ("ddp", "spawn", "forked", "fsdp2"))]
+)
 def test_sigterm_to_dptune(name: str, tmp_path: Path) -> None:
     kind = KINDS[name]
     started = Started(kind, tmp_path, "--continue", ENDING="say", ENDING_AT=str(AT))

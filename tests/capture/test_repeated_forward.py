@@ -238,6 +238,7 @@ def test_a_recurrent_cell_computes_on_its_state(watched):
     assert watched(nn.RNNCell(WIDTH, WIDTH), losses) == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("reentrant", [False, True])
 def test_checkpointed_parts_run_again_in_the_backward_pass(watched, reentrant):
     def losses(model, rows):

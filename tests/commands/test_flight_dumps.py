@@ -64,6 +64,7 @@ def test_mistakes(words: list[str], message: str) -> None:
     assert message in done.stderr
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("words", [[], ["--detail-ranks", "0"]])
 def test_beside_traces_calls_are_matched_by_group_and_number(words: list[str], tmp_path: Path) -> None:
     """Two ranks that all-reduce once in each step, for 50 and 70 us: the dumps have no durations, the traces do."""

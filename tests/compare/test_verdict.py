@@ -110,6 +110,7 @@ def test_runs_that_do_not_differ_are_told_apart_no_more_often_than_the_level_say
     assert worse + better == pytest.approx(exact, abs=noise)
 
 
+@pytest.mark.long
 def test_the_power_that_the_documentation_states() -> None:
     page = (Path(__file__).parents[2] / "docs" / "commands.md").read_text("utf-8")
     rows = re.findall(r"^\| (\d+) runs \| (\d+) % \| (\d+) % \| (\d+) % \|$", page, re.M)

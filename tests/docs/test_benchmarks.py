@@ -40,6 +40,7 @@ def test_tables_are_quoted_from_the_results(benchmark: str, page: str) -> None:
     assert table_of(benchmark) in (ROOT / f"{page}.md").read_text(encoding="utf-8")
 
 
+@pytest.mark.long
 def test_settings_of_fully_shard_are_listed_as_the_code_has_them() -> None:
     """And each is named in the test that the table gives for it."""
     pytest.importorskip("torch", reason="what sets them imports torch")
@@ -135,6 +136,7 @@ def test_runs_of_advice_before_are_quoted_beside_it() -> None:
     assert table_of("advice", between).split("\n\n")[2] in page  # the summary
 
 
+@pytest.mark.long
 def test_unseen_scripts_are_quoted_by_halves() -> None:
     page = (ROOT / "tests" / "benchmarks" / "unseen" / "RESULTS.md").read_text(encoding="utf-8")
     assert table_of("unseen", "--half", "sealed") in page
@@ -165,6 +167,7 @@ DRAWS = {
 }
 
 
+@pytest.mark.long
 def test_unseen_scripts_are_summed_up_by_draw() -> None:
     page = " ".join((ROOT / "docs" / "rules-tried.md").read_text(encoding="utf-8").split())
     sealed, first, some, risks, first_risks = [0] * 5

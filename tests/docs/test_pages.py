@@ -18,6 +18,8 @@ from dptune.measured import Account, AccumulationFigures, InputFigures, MatmulFi
 from dptune.rule import Missing, RunView
 from dptune.trace.loading.reading import LEAST_BYTES
 
+from .. import in_process  # noqa: TID252 - tests are no installed package
+
 DOCS = Path(__file__).parents[2] / "docs"
 TESTS = Path(__file__).parents[1]
 SMALL = TESTS / "rules" / "recorded" / "runs" / "same-order"
@@ -131,7 +133,7 @@ def test_the_example_rule_has_a_page(generated: ModuleType, example: ModuleType)
     assert "[tool.dptune.rules.ACME001]\nworth_share = 0.05\n" in page
 
 
-def test_the_example_pack_installs_and_shows_up(tmp_path: Path) -> None:
+def test_the_example_pack_installs_and_shows_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its files as the page has them, installed by pip into a folder of their own beside dptune; its tests pass."""
     files = pack_files()
     assert {*files} == {"pyproject.toml", "acme_rules/exposed_copies.py", "tests/test_exposed_copies.py"}
@@ -143,21 +145,24 @@ def test_the_example_pack_installs_and_shows_up(tmp_path: Path) -> None:
     subprocess.run([*pip, "--target", str(target), str(source)], check=True)
 
     env = {**os.environ, "PYTHONPATH": str(target), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
-
-    def python(*words: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", *words]
-        return subprocess.run(command, capture_output=True, text=True, env=env, cwd=source / "tests", check=True)
+    words = ["pytest", "-p", "no:cacheprovider", "--rootdir", "."]
+    tests = subprocess.run(
+        [sys.executable, "-m", *words], capture_output=True, text=True, env=env, cwd=source / "tests", check=True
+    )
+    assert "2 passed" in tests.stdout
 
     def dptune(*words: str) -> str:
-        done = python("dptune", *words)
-        assert done.stderr == ""
+        done = in_process.dptune(*words, cwd=tmp_path)
+        assert (done.returncode, done.stderr) == (0, "")
         return done.stdout
 
-    assert "2 passed" in python("pytest", "-p", "no:cacheprovider", "--rootdir", ".").stdout
+    monkeypatch.syspath_prepend(target)
     assert "ACME001 exposed-copies (from acme-rules 0.1)" in " ".join(dptune("rules", "list").split())
     assert "worth_share = 0.05" in dptune("rules", "explain", "ACME001")
     report = json.loads(dptune("report", str(SMALL), "--format", "json", "--no-cache"))
     assert "ACME001" in report["quiet"]
+    for name in [name for name in sys.modules if name.partition(".")[0] == "acme_rules"]:
+        del sys.modules[name]
 
 
 def test_every_rule_of_ours_is_listed_and_has_a_page(generated: ModuleType) -> None:

@@ -50,6 +50,7 @@ def traces_of(name: str, place: Path) -> Report:
     return report_of([str(place)], cached=False)
 
 
+@pytest.mark.long
 def test_recompilations_of_a_trace_without_facts(tmp_path: Path) -> None:
     (advice,) = [each for each in traces_of("recompiles", tmp_path).advice if each.rule == "DP607"]
     assert "of the time, in 4 of 4 traced steps" in advice.title
@@ -57,6 +58,7 @@ def test_recompilations_of_a_trace_without_facts(tmp_path: Path) -> None:
     assert {each.label: each.value for each in advice.evidence}["compilations of one function so far"] == 28
 
 
+@pytest.mark.long
 def test_quiet_where_shapes_are_dynamic(tmp_path: Path) -> None:
     report = traces_of("recompiles-mended", tmp_path)
     assert "DP607" in report.quiet

@@ -136,6 +136,7 @@ def test_kernels_without_a_correlation_are_not_lost_by_the_profiler(tmp_path, ar
     )
 
 
+@pytest.mark.long
 def test_one_in_a_thousand_is_said_and_left_at_that(tmp_path):
     events = rank(last=120)
     measured, trust = judged(
@@ -168,6 +169,7 @@ def test_launches_that_have_no_kernel_for_a_good_reason(tmp_path):
     assert trust.level == "sound"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("stamp", [0, -4000])
 def test_kernels_at_impossible_times(tmp_path, stamp):
     """At 0, and 4 ms before all others, which is before their launches: many of them, and one of a thousand."""

@@ -77,6 +77,7 @@ def test_without_stacks_nothing_is_known(tmp_path):
     assert compute_functions([view(0, load_events(tmp_path, events).ranks[0].light)]) is None
 
 
+@pytest.mark.long
 def test_functions_share_what_a_recorded_step_computes():
     """One of them is named by the sorts that it calls; all together compute no longer than the step."""
     figures = measured(RUNS / "full-sorts")

@@ -138,6 +138,7 @@ def test_the_host_is_late_beside_a_collective_and_the_end_of_the_last_step_is_no
     assert path.idle_share == pytest.approx((100 - 10 - 30) / 100)
 
 
+@pytest.mark.long
 @settings(max_examples=60, deadline=None)
 @given(st.lists(DRAWN, min_size=1, max_size=30))
 def test_the_path_covers_each_step_once(tmp_path_factory, parts):

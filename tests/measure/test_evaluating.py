@@ -58,6 +58,7 @@ def test_by_hand(tmp_path: Path, events: list[dict[str, Any]], off: float) -> No
     assert measure_events(tmp_path, events).inferred.dropouts_off == off
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("mode", "off"), [("train", 0), ("eval", 2), ("frozen", 0), ("prompt", 0)])
 def test_a_run_of_the_profiler(tmp_path: Path, mode: str, off: int) -> None:
     """Two layers with dropout under a linear one; `frozen` needs no gradients of both, as a pretrained part.

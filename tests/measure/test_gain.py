@@ -117,6 +117,7 @@ def test_a_single_step_gains_of_the_time_from_its_first_collective_on(tmp_path):
 WORK, ALIKE = st.integers(4_000, 9_000), st.integers(6_000, 6_500)
 
 
+@pytest.mark.long
 @settings(deadline=None, max_examples=12)
 @given(st.data(), st.integers(2, 4), st.booleans())
 def test_the_replay_is_that_of_plain_loops(tmp_path_factory, data, ranks, blocking):

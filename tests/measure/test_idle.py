@@ -249,6 +249,7 @@ def test_of_a_gap_the_innermost_range_is_told_that_covers_half_of_it(tmp_path, r
 TIMES = st.tuples(st.integers(0, 300), st.integers(1, 40)).map(lambda pair: (pair[0], pair[0] + pair[1]))
 
 
+@pytest.mark.long
 @settings(deadline=None, max_examples=60)
 @given(
     st.lists(st.tuples(TIMES, TIMES, st.booleans()), min_size=1, max_size=12), st.lists(TIMES, max_size=6), st.data()

@@ -167,6 +167,7 @@ def test_messages_lie_between_the_bounds(real_traces: Path) -> None:
         assert low <= size <= high <= 1.02 * low
 
 
+@pytest.mark.long
 def test_a_recording_of_later_torch_shows_no_sizes() -> None:
     """Its threads take 8 elements: four per thread would make half of its messages of 29.4 and 21.0 MB."""
     assert _by_kernels(SAMPLES / "gpu" / "ranks-nccl-ddp") is None

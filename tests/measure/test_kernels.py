@@ -144,6 +144,7 @@ def test_without_steps_kernels_are_those_of_the_whole_recording(tmp_path):
     assert (kernel.calls_per_step, kernel.step_share, measured.kernels.total_ns) == (1, 1.0, 20_000)
 
 
+@pytest.mark.long
 @given(
     st.lists(
         st.tuples(st.sampled_from([GEMM, ELEMENTWISE, OTHER, NCCL]), st.integers(0, 150), st.integers(1, 60)),

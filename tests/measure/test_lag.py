@@ -264,6 +264,7 @@ def test_on_a_cpu_what_runs_between_operators_is_slowed_with_them(on_cpu, covers
     assert (found.cause, found.cause_share) == ("slower compute", pytest.approx(covers))
 
 
+@pytest.mark.long
 @settings(deadline=None, max_examples=15)
 @given(
     st.lists(

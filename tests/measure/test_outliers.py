@@ -29,6 +29,7 @@ def places_of(found: OutlierFigures) -> list[tuple[str, str]]:
     return [(place.kind, place.place) for place in found.late]
 
 
+@pytest.mark.long
 def test_two_slow_hosts_three_stragglers_and_one_slow_link(tmp_path: Path) -> None:
     """12 hosts of 4. GPUs of two take 1.2 times as long, three ranks idle for 2 ms, one data group transfers longer."""
     slow = [rank for host in (3, 10) for rank in range(host * PER_HOST, (host + 1) * PER_HOST)]
@@ -69,6 +70,7 @@ def test_two_slow_hosts_three_stragglers_and_one_slow_link(tmp_path: Path) -> No
     assert everything.share == pytest.approx(2_100 / step_us, rel=0.05)
 
 
+@pytest.mark.long
 def test_a_healthy_job_has_no_outliers(tmp_path: Path) -> None:
     found = outliers(tmp_path, 4, Planted())
     assert (found.late, found.slow_devices, found.slow_links, found.unsteady_hosts, found.gains) == ([], [], [], [], [])
@@ -77,6 +79,7 @@ def test_a_healthy_job_has_no_outliers(tmp_path: Path) -> None:
     assert [host.host for host in found.hosts] == ["node00", "node01", "node02", "node03"]
 
 
+@pytest.mark.long
 def test_ranks_that_take_turns_are_no_stragglers(tmp_path: Path) -> None:
     """In each step another rank of another host idles for 2 ms."""
     found = outliers(tmp_path, 4, Planted(delays=lambda rank, step: 2_000.0 if rank == (5 * step) % 16 else 0.0))
@@ -86,6 +89,7 @@ def test_ranks_that_take_turns_are_no_stragglers(tmp_path: Path) -> None:
     assert found.latest_ns == pytest.approx(2_000_000, rel=0.1)
 
 
+@pytest.mark.long
 def test_a_slow_switch_and_one_gpu(tmp_path: Path) -> None:
     """All hosts of one rack idle; all-reduces inside one host of the other rack take 3 times as long."""
 
@@ -102,6 +106,7 @@ def test_a_slow_switch_and_one_gpu(tmp_path: Path) -> None:
     assert found.slow_link_hosts == ["rack0-n1"]
 
 
+@pytest.mark.long
 def test_one_position_in_the_tensor_groups_and_an_unsteady_host(tmp_path: Path) -> None:
     """The first rank of each host computes for longer; a host is late in two steps of six."""
     first = dict.fromkeys(range(0, 4 * PER_HOST, PER_HOST), 1.15)
@@ -118,6 +123,7 @@ def test_fewer_than_eight_ranks_are_not_compared(tmp_path: Path) -> None:
     assert measured.missing["outliers"] == "fewer than 8 ranks share collectives"
 
 
+@pytest.mark.long
 def test_the_gain_of_the_slowest_is_the_time_that_the_others_wait(tmp_path: Path) -> None:
     """One rank of 8 takes 1.3 times as long for its GEMMs: without that, steps are shorter by just that time."""
     found = outliers(tmp_path, 2, Planted(gemm_times={6: 1.3}))

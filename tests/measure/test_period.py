@@ -71,6 +71,7 @@ def test_a_few_strange_names_do_not_silence_it(slipped):
     assert set(np.diff(found).tolist()) <= {len(STEP), len(STEP) + 1}
 
 
+@pytest.mark.long
 @settings(max_examples=200)
 @given(st.integers(0, 2**32))
 def test_a_shuffled_sequence_has_no_period(seed):

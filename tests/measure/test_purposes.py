@@ -82,6 +82,7 @@ def test_a_kernel_whose_launch_is_not_in_the_trace_has_no_purpose(tmp_path):
         _ = unknown.purpose
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "purposes"),
     [

@@ -78,6 +78,7 @@ def test_on_a_gpu_a_gradient_is_ready_when_its_kernel_has_ended(tmp_path: Path) 
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["healthy", "gpu/ranks-nccl-ddp"])
 def test_as_many_as_the_reducer_counted(name: str) -> None:
     run, measured = stripped(SAMPLES / name)

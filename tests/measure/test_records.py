@@ -4,6 +4,8 @@ import pickle
 from functools import cache
 from pathlib import Path
 
+import pytest
+
 from dptune.measure import measure
 from dptune.measure.records import choosing
 from dptune.measure.records.making import recording
@@ -69,6 +71,7 @@ def test_what_compares_ranks_needs_their_records_only(real_traces):
     assert (late.rank, late.lag_ns, late.gain_share) == (other_late.rank, other_late.lag_ns, other_late.gain_share)
 
 
+@pytest.mark.long
 def test_sixteen_ranks_are_compared_by_their_records(tmp_path):
     planted = Planted(gemm_times={5: 1.3}, delays=lambda rank, _: 2_000.0 * (rank == 9), data_times={2: 2.5})
     whole = measure(run(tmp_path, 4, planted))

@@ -310,6 +310,7 @@ def test_a_public_run_with_one_step_twice_as_long(real_traces):
     assert (aside.number, aside.warm_up, aside.of_usual) == (553, False, pytest.approx(1.98, abs=0.01))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["healthy", "tiny_buckets", "starved_loader", "accumulation_without_no_sync"])
 def test_the_sample_runs_keep_all_their_steps(pytestconfig, name):
     _, aside = steady(views_of(load([pytestconfig.rootpath / "sample_traces" / name])))

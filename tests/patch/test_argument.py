@@ -284,6 +284,7 @@ def test_warnings_of_the_script_are_not_ours():
         assert edit(r"DataLoader('\d')") == r"DataLoader('\d', num_workers=2)"
 
 
+@pytest.mark.long
 def test_positions_and_names_are_those_of_torch():
     torch = pytest.importorskip("torch", reason="its signatures are asked")
     found = {"ddp": torch.nn.parallel, "loader": torch.utils.data, "optimizer": torch.optim}

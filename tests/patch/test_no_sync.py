@@ -2,6 +2,7 @@
 
 import contextlib
 import itertools
+import os
 import re
 import subprocess
 import sys
@@ -15,6 +16,8 @@ from hypothesis import strategies as st
 
 from dptune.patch.no_sync import import_contextlib, put_in_no_sync
 from dptune.patch.source import EditError, Source
+
+from .. import forks  # noqa: TID252 - tests are no installed package
 
 WITHOUT_COMPILER = Path(__file__).parents[1] / "without_compiler"
 HEAD = """\
@@ -453,14 +456,20 @@ def test_the_patched_script_learns_the_same_with_fewer_exchanges(tmp_path, stati
     for number, text in enumerate((script, patched)):
         script = tmp_path / f"train{number}.py"
         script.write_text(text)
-        env = {"MEET": str(tmp_path / f"meet{number}"), "PATH": "", "PYTHONPATH": str(WITHOUT_COMPILER)}
-        ranks = [
-            subprocess.Popen(
-                [sys.executable, str(script)], env={**env, "RANK": str(rank)}, stdout=subprocess.PIPE, text=True
-            )
-            for rank in range(2)
-        ]
-        told.append([one.communicate(timeout=900)[0].split() for one in ranks])
+        env = {**os.environ, "MEET": str(tmp_path / f"meet{number}"), "PYTHONPATH": str(WITHOUT_COMPILER)}
+        outputs = [tmp_path / f"told{number}-{rank}" for rank in range(2)]
+        with contextlib.ExitStack() as opened:
+            ranks = [
+                forks.popen(
+                    [sys.executable, str(script)],
+                    env={**env, "RANK": str(rank)},
+                    stdin=subprocess.DEVNULL,
+                    stdout=opened.enter_context(output.open("w")),
+                )
+                for rank, output in enumerate(outputs)
+            ]
+            assert [rank.wait(900) for rank in ranks] == [0, 0]
+        told.append([output.read_text().split() for output in outputs])
     (before, same), (after, alike) = told
     assert (before, after) == (same, alike)  # ranks stay as one
     assert (before[0], after[0]) == ("14", exchanges)

@@ -288,6 +288,7 @@ def test_a_rule_that_one_run_could_not_run_is_one_case():
     assert [case.get("name") for case in ElementTree.fromstring(junit.text(told)).iter("testcase")] == ["DP101"]
 
 
+@pytest.mark.long
 def test_a_thousand_findings_and_long_names_stay_below_what_github_drops():
     findings = [Finding(code="x", level="partial", text=f"{n} " + "y" * 600) for n in range(1500)]
     trust = Trust(level="partial", findings=findings)

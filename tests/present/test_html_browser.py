@@ -210,7 +210,14 @@ def pages(name: str, report: Report, real_traces: Path) -> str:
     return whole_page(run_of_traces, report_of_traces)
 
 
-@pytest.mark.parametrize("name", ["nanogpt_8xh100", "torchrec_straggler_4xv100", "names of any length"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param("nanogpt_8xh100", marks=pytest.mark.thorough),
+        "torchrec_straggler_4xv100",
+        "names of any length",
+    ],
+)
 def test_nothing_runs_over_the_edge_of_a_phone(
     chromium: Browser, tmp_path: Path, real_traces: Path, report: Report, name: str
 ) -> None:

@@ -179,6 +179,7 @@ def test_the_latest_of_many_ranks_are_drawn_and_the_table_has_all(report: Report
     assert len(whole) < 500_000
 
 
+@pytest.mark.long
 def test_of_many_ranks_that_are_not_late_few_are_drawn(report: Report) -> None:
     """Rank 713 of 1,000 alone arrives late: seven others to compare it with are enough."""
     lags = [[3.0 if rank == 713 else 0.0] * 5 for rank in range(1000)]

@@ -7,6 +7,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[2]
 AVOIDED = re.compile(
     r"what is learned|learns? something else|\bcomes? (?:late|last)\b|\bhow sure\b|\b(?:is|are|was|were|be) told\b"
@@ -74,6 +76,7 @@ def avoided(text: str) -> re.Match[str] | None:
     return AVOIDED_IN_PAGES.search(TITLES.sub("", text))
 
 
+@pytest.mark.long
 def test_messages_pages_and_schemas_are_in_plain_terms():
     found, with_pages = [], set()
     for path in sorted(path for folder in ("advisor", "rules") for path in (ROOT / folder).rglob("*.py")):

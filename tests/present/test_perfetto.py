@@ -196,6 +196,7 @@ def test_hostile_names_are_written_as_codes() -> None:
     assert (only.start_ns, only.end_ns) == (5, 7)
 
 
+@pytest.mark.long
 def test_a_file_that_exists_is_kept_without_force(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     output = tmp_path / "run.pftrace"
     output.write_bytes(b"kept")

@@ -8,6 +8,7 @@ from dptune.advice import Report
 from dptune.schemas import FOLDER, schemas
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "name", ["comparison.json", "links.json", "proof.json", "report.json", "run.json", "tuning.json", "whatif.json"]
 )

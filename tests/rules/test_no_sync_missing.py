@@ -252,6 +252,7 @@ def test_on_a_cpu_the_step_model_predicts_units(ask, make_measured, make_facts, 
     assert (advice.saves.basis, advice.saves.predicted_share) == ("replayed", pytest.approx(0.2))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("name", "reductions"), [("sharded-micro-batches", 4), ("sharded-micro-batches-mended", 1)])
 def test_recorded_micro_batches_of_two_units(name, reductions):
     """Two units of 1,315,840 bytes, four micro-batches: recorded on a machine so busy that a report does not judge it.

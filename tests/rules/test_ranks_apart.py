@@ -39,6 +39,7 @@ def test_ranks_that_take_turns_are_named_with_their_steps():
     assert "rank 0 in 10, rank 1 in 10 of 20 steps" in advice.title  # each sleeps in every second step
 
 
+@pytest.mark.long
 def test_removing_a_stall_and_sharing_it_are_predicted_apart():
     """Without its sleep of 30 ms the mended script took what is predicted; shared, half of the sleep stays on each."""
     run, measured = measured_of([str(RUNS / "late-rank")], None, cached=False, links=LINKS)

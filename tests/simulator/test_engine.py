@@ -121,6 +121,7 @@ def test_a_step_that_the_device_limits_scales_with_its_kernels() -> None:
     assert 1.9 < step_ns(CHANGES["compute.times"].apply(fast, "2")) / step_ns(fast) <= 2.0
 
 
+@pytest.mark.long
 def test_a_step_that_the_host_limits_does_not() -> None:
     run = run_of(8, batch=2, precision="bf16")
     slow_host = replace(run[0], host=run[0].host.times(4), link=machine.Link(300.0, 5.0, 1.0)), run[1]

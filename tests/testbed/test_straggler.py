@@ -19,7 +19,8 @@ from ..quiet import measured_in_quiet  # noqa: TID252 - tests are no installed p
 from .network import SLOW, Node, Unavailable, shaped
 from .running import recorded
 
-pytestmark = [pytest.mark.records, pytest.mark.alone]
+# capture/test_planted finds a late rank over the loopback each time.
+pytestmark = [pytest.mark.records, pytest.mark.alone, pytest.mark.thorough]
 
 LATE_NS = 50_000_000
 # Rank 1 is late by what it does in `late`, which it times itself.
@@ -71,7 +72,7 @@ def nodes() -> Iterator[list[Node]]:
     ("planted", "cause", "port"),
     [
         pytest.param(SLEEPS, "host", 29713, id="sleep"),
-        pytest.param(MULTIPLIES, "more compute", 29714, id="backward", marks=pytest.mark.thorough),
+        pytest.param(MULTIPLIES, "more compute", 29714, id="backward"),
     ],
 )
 def test_the_late_rank_its_lag_and_why(

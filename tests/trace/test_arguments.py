@@ -33,6 +33,7 @@ def trace_of(path, count, odd=()):
     return decode(path)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["t.json", "t.json.gz"])
 @pytest.mark.parametrize("odd", [(), (100, 7_000)])
 def test_rows_of_several_blocks_in_any_order(tmp_path, monkeypatch, name, odd):

@@ -471,7 +471,7 @@ def test_the_folder_is_no_trace_and_ignored_by_git(trace_file):
 def _read_often(path: str) -> int:
     cache.LEAST_TEXT_BYTES = 0
     events = set()
-    for _ in range(15):
+    for _ in range(5):
         for entry in Path(path).parent.glob(f"{cache.FOLDER}/*.columns"):
             entry.unlink(missing_ok=True)
         events.add(read(path).events)
@@ -487,14 +487,12 @@ def test_two_writers_at_once(trace_file):
 
 
 def test_the_command_keeps_columns_and_can_be_told_not_to(trace_file):
-    """In processes of their own, on a trace that is large enough."""
-    large = max((SOURCE.parent / "sample_traces").glob("*/*.gz"), key=lambda path: path.stat().st_size)
-    shutil.copy(large, trace_file)
+    """In processes of their own, on a trace that is large enough: of 1.8 MB."""
+    shutil.copy(SOURCE / "healthy" / "rank-00000.trace.json.gz", trace_file)
     age(trace_file)
     words = [sys.executable, "-m", "dptune", "report", str(trace_file), "--format", "json"]
     first = subprocess.run([*words, "--no-cache"], capture_output=True, text=True, check=True).stdout
     assert entries(trace_file) == []
     second = subprocess.run(words, capture_output=True, text=True, check=True).stdout
     assert len(entries(trace_file)) == 1
-    third = subprocess.run(words, capture_output=True, text=True, check=True).stdout
-    assert json.loads(first)["measured"] == json.loads(second)["measured"] == json.loads(third)["measured"]
+    assert json.loads(first)["measured"] == json.loads(second)["measured"]

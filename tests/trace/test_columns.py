@@ -23,6 +23,7 @@ def of(folder, kinds):
     return load([path]).ranks[0].light.columns
 
 
+@pytest.mark.long
 @settings(max_examples=50, deadline=None)
 @given(st.lists(st.tuples(WORDS, WORDS), min_size=1, max_size=30), st.none() | st.frozensets(WORDS), st.none() | WORDS)
 def test_rows_are_those_that_ask_alike(tmp_path_factory, kinds, categories, part):

@@ -30,6 +30,7 @@ PLAIN = st.recursive(
 )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
 @settings(max_examples=30)
 @given(value=PLAIN)

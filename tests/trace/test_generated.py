@@ -186,6 +186,7 @@ def test_columns_equal_a_plain_reading(tmp_path: Path, data, size, way, zipped):
     assert found == [each if isinstance(each, dict) else {} for each in given_args]
 
 
+@pytest.mark.long
 @SLOW
 @given(cut=st.floats(0, 1), events=st.integers(1, 30))
 def test_a_cut_file_keeps_exactly_its_whole_events(tmp_path: Path, cut: float, events: int):
@@ -213,6 +214,7 @@ def whole_ns(microseconds: str) -> int:
 NUMERALS = st.one_of(*CLOCKS, ODD_TIMES.filter(lambda value: isinstance(value, Written) and "e4" not in value))
 
 
+@pytest.mark.long
 @SLOW
 @given(
     st.one_of(st.lists(st.one_of(CLOCKS), max_size=9), *(st.lists(clock, min_size=1) for clock in (*CLOCKS, NUMERALS)))
@@ -230,6 +232,7 @@ def test_times_of_one_form_are_read_at_once(form):
     assert found.tolist() == [whole_ns(each) for each in numerals]
 
 
+@pytest.mark.long
 @SLOW
 @given(st.lists(NUMERALS, min_size=1, max_size=4))
 def test_durations_as_floats_are_exact_or_refused(numerals):
@@ -238,6 +241,7 @@ def test_durations_as_floats_are_exact_or_refused(numerals):
         assert found.tolist() == [whole_ns(each) for each in numerals]
 
 
+@pytest.mark.long
 @SLOW
 @given(st.lists(decimals(0, 10**9, 3), min_size=1))
 def test_durations_of_three_decimals_are_never_refused(numerals):

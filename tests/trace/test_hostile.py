@@ -65,6 +65,7 @@ def test_bytes_changed_and_lost(tmp_path, edits, cut):
     assert len(outcome(path)) > 20
 
 
+@pytest.mark.long
 @settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(data=st.data())
 def test_values_of_other_types(tmp_path, data):
@@ -215,6 +216,7 @@ def test_a_piece_of_an_element_is_where_a_trace_breaks_off(tmp_path, rest):
     assert trace.partial.startswith("after 2 whole events, at byte ")
 
 
+@pytest.mark.long
 def test_mending_what_is_never_closed_takes_no_longer_than_it_is_long():
     """Looked for anew at each quote, the end of the string would take hours."""
     damaged = b'{"x":nan,"note":"' + b'\\"' * 500_000
@@ -266,6 +268,7 @@ def test_what_is_no_whole_value_is_where_the_trace_breaks_off(tmp_path, value):
     assert trace.partial.startswith("after 1 whole events, at byte ")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("value", [b"1,", b"[1,", b"[],["])
 def test_endless_values_that_are_no_events_end_the_reading(tmp_path, value):
     """Each of them walked to the end of the file, anew for each block, would take hours."""

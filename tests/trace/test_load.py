@@ -395,6 +395,7 @@ def test_a_shell_that_names_all_files_of_a_run_folder_names_the_folder(recorded,
     assert [rank.detailed_source for rank in spread.ranks] == [rank.detailed_source for rank in whole.ranks]
 
 
+@pytest.mark.long
 def test_a_folder_and_a_trace_of_it_are_the_folder(recorded, monkeypatch):
     monkeypatch.chdir(recorded.parent)
     trace = recorded / "rank-00001.trace.json.gz"
@@ -414,6 +415,7 @@ def test_digits_that_are_no_number(tmp_path):
     assert len(load([str(tmp_path)]).ranks) == 3
 
 
+@pytest.mark.long
 def test_what_is_kept_of_links_and_proofs_is_no_trace(tmp_path):
     """Beside the runs and in them; and of two runs that lie side by side, trials are none."""
     sample = Path(__file__).resolve().parents[2] / "sample_traces" / "accumulation_without_no_sync"

@@ -85,6 +85,7 @@ def test_damage_in_the_middle_keeps_what_came_before(tmp_path, unpacker):
     assert reader.broken
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("pack", [gzip.compress, bytes])
 def test_reading_stops_at_the_limit(tmp_path, unpacker, pack):
     data = b"[" + b" " * 20_000_000

@@ -117,6 +117,7 @@ def test_a_trace_of_another_rank_in_a_recording_is_left_out(recorded):
     assert missing == ("trace-missing", "partial", "rank 1 has facts but no readable trace")
 
 
+@pytest.mark.long
 def test_a_trace_of_another_run_in_a_recording_is_refused(recorded):
     shutil.copyfile(SAMPLES / "tiny_buckets/rank-00001.trace.json.gz", recorded / "rank-00001.trace.json.gz")
     with pytest.raises(RunError, match=r"not of one run: .*rank-00000\.trace.* starts 7 minutes after .*rank-00001"):

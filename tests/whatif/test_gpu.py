@@ -574,6 +574,7 @@ def test_what_a_trace_does_not_tell(tmp_path: Path) -> None:
             changed(made, change)
 
 
+@pytest.mark.long
 @settings(max_examples=60, deadline=None)
 @given(st.lists(DRAWN, min_size=4, max_size=30), st.floats(0, 1), st.sampled_from(["host.times", "compute.times"]))
 def test_nothing_takes_longer_when_parts_are_quicker(tmp_path_factory, parts, times, what) -> None:
@@ -677,6 +678,7 @@ def test_a_host_that_launched_all_before_the_first_step_limits_a_quick_device(
     assert us(quick) == pytest.approx(step_us)
 
 
+@pytest.mark.long
 @given(late=st.integers(0, 7), delay_us=st.sampled_from([500.0, 3_000.0]))
 @settings(max_examples=4)
 def test_without_a_straggler_no_gap_between_its_kernels_is_longer_than_on_others(late: int, delay_us: float) -> None:

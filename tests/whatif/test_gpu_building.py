@@ -283,11 +283,13 @@ def compared(run: Run) -> Program:
     return made
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["ranks-nccl-ddp", "ranks-nccl-fsdp"])
 def test_recorded_steps_are_built_as_one_by_one(name: str) -> None:
     compared(load([str(SAMPLES / name)], cached=False))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("seed", "ranks", "change"),
     [
@@ -307,6 +309,7 @@ def test_simulated_steps_are_built_as_one_by_one(tmp_path: Path, seed: int, rank
     assert made.run() == made.recorded_ns
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("freed_us", [0.0, 5.0])
 def test_a_full_queue_is_built_as_one_by_one(tmp_path: Path, freed_us: float) -> None:
     made = compared(load_events(tmp_path, queued(20, 300, depth=200, freed_us=freed_us)[0]))
@@ -340,6 +343,7 @@ def test_of_items_that_could_be_next_the_one_recorded_first_is(data: st.DataObje
     assert _order(recorded, edges) == done
 
 
+@pytest.mark.long
 def test_gathers_of_units_follow_the_rule_on_a_card() -> None:
     """Two ranks of fully_shard on an H200: each gather waits for a copy out, and its own copy out for the gather."""
     run = load([str(SAMPLES / "ranks-nccl-fsdp")], cached=False)

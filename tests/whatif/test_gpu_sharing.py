@@ -52,6 +52,7 @@ TRANSFERS = st.lists(
 )
 
 
+@pytest.mark.long
 @settings(max_examples=25, deadline=None)
 @given(TRANSFERS)
 def test_durations_are_those_of_a_simulation_in_small_steps(drawn: list[tuple[int, int, frozenset[int]]]) -> None:

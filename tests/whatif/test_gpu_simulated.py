@@ -46,6 +46,7 @@ def told_and_true(run: Run, change: str, value: str, folder: Path) -> tuple[floa
     return predicted.step_ns / model.step_ns, pairs.mean_step_ns(after) / pairs.mean_step_ns(before), model
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("change", "value", "chosen", "host", "gb_per_s", "apart"),
     [
@@ -53,7 +54,14 @@ def told_and_true(run: Run, change: str, value: str, folder: Path) -> tuple[floa
             "ddp.no_sync", "true", {**DDP, "micro_batches": 2}, 3.0, 200.0, 0.02, id="host time of nodes stays"
         ),
         pytest.param(
-            "accumulation.micro_batches", "1", {**DDP, "micro_batches": 2}, 0.3, 200.0, 0.02, id="gradients not added"
+            "accumulation.micro_batches",
+            "1",
+            {**DDP, "micro_batches": 2},
+            0.3,
+            200.0,
+            0.02,
+            id="gradients not added",
+            marks=pytest.mark.thorough,
         ),
         pytest.param(
             "accumulation.micro_batches",
@@ -74,10 +82,20 @@ def told_and_true(run: Run, change: str, value: str, folder: Path) -> tuple[floa
             300.0,
             0.02,
             id="host time of waits for buckets",
+            marks=pytest.mark.thorough,
         ),
         pytest.param("cuda.graphs", "true", FSDP, 4.0, 200.0, 0.02, id="gathers wait for no kernel"),
         pytest.param("batch.times", "2", {**DDP, "loader": LOADER}, 4.0, 200.0, 0.005, id="a queue's time stays"),
-        pytest.param("fsdp.prefetch", "true", FSDP, 0.2, 5.0, 0.005, id="gathered ahead already"),
+        pytest.param(
+            "fsdp.prefetch",
+            "true",
+            FSDP,
+            0.2,
+            5.0,
+            0.005,
+            id="gathered ahead already",
+            marks=pytest.mark.thorough,
+        ),
         pytest.param(
             "fsdp.no_sync", "true", {**FSDP, "micro_batches": 2}, 0.2, 5.0, 0.02, id="reductions of units once per step"
         ),
@@ -97,6 +115,7 @@ def test_one_reason(
     assert told == pytest.approx(true, abs=apart)
 
 
+@pytest.mark.long
 def test_kernels_beside_a_transfer_are_as_much_slower_as_simulated(tmp_path: Path) -> None:
     run = run_of(3, {**DDP, "batch": 16}, 0.2, 5.0)
     slower = replace(run[0], device=replace(run[0].device, compute_beside_transfer=1.24)), run[1]

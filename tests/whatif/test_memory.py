@@ -329,6 +329,7 @@ RUN = Path(__file__).parent / "runs" / "wide-layers-ddp"
 COUNTED = Path(__file__).parents[1] / "benchmarks" / "results" / "memory.json"
 
 
+@pytest.mark.long
 def test_counted_peaks_of_a_real_run():
     """Each changed script was run, and its tensors counted in C: benchmarks/memory.py."""
     run, measured = measured_of([str(RUN)], 1, cached=False, links=None)

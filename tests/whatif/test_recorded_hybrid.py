@@ -73,6 +73,7 @@ def recorded(tmp_path_factory):
     return measured_of([str(folder)], 1, cached=False, links=None)
 
 
+@pytest.mark.long
 def test_an_all_reduce_is_a_part_of_its_reduction(recorded):
     plain, _ = measured_of([str(RECORDED)], 1, cached=False, links=None)
     run, _ = recorded
@@ -118,6 +119,7 @@ def test_the_unchanged_replay_is_near_the_step(recorded):
     assert "two-dimensional mesh" in none.missing["step_ns"]
 
 
+@pytest.mark.long
 def test_what_is_tried_and_compared(recorded):
     changes = [next(iter(prediction.changes)) for prediction in search(*recorded).predictions]
     assert "fsdp.within_hosts" not in changes
@@ -144,6 +146,7 @@ def test_hsdp_is_proposed_for_one_mesh_across_hosts_alone(recorded):
     assert found([2, 2], "aabb") == found([4], "aaaa") == found([4], "abcd") == []
 
 
+@pytest.mark.long
 def test_a_reduction_that_is_not_all_reduced(recorded):
     run, measured = recorded
     plain, _ = measured_of([str(RECORDED)], 1, cached=False, links=None)

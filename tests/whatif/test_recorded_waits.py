@@ -86,6 +86,7 @@ def test_an_operation_waits_for_another_stream_as_recorded(tmp_path: Path, event
     assert begins_us(changed(made, {"compute.times": 30.0}), 310) == pytest.approx(begins)
 
 
+@pytest.mark.long
 def test_the_simulated_waits_are_those_that_the_records_name(tmp_path: Path) -> None:
     """A slow host hides what gathers wait for: with records the prediction is the simulated step, within 1 %."""
     run = run_of(3, {**FSDP}, 3.0, 40.0)

@@ -41,6 +41,7 @@ def test_the_best_plan_by_hand():
 GRADIENTS = st.lists(st.tuples(st.integers(1, 200), st.integers(1, 300)), min_size=1, max_size=7)
 
 
+@pytest.mark.long
 @settings(max_examples=60, deadline=None)
 @given(GRADIENTS, st.integers(0, 100))
 def test_of_few_gradients_no_plan_is_better(parts, alpha):
@@ -56,6 +57,7 @@ def test_of_few_gradients_no_plan_is_better(parts, alpha):
     assert found == pytest.approx(min(map(took, plans)))
 
 
+@pytest.mark.long
 @settings(max_examples=10, deadline=None)
 @given(st.lists(st.tuples(st.integers(1, 200), st.integers(1, 300)), min_size=11, max_size=20), st.integers(0, 100))
 def test_of_many_gradients_the_plan_is_no_worse_than_where_it_was_looked_for(parts, alpha):
@@ -85,6 +87,7 @@ def test_of_a_compiled_module_no_size_is_proposed_that_torch_refuses():
     assert changed(compiled, {"ddp.bucket_cap_mb_list": "0.2,1"}).caps != made.caps
 
 
+@pytest.mark.long
 def test_of_very_many_gradients_few_plans_are_replayed(monkeypatch):
     """Without a bucket for each, and a bucket split at a few places only."""
     count, replayed = 400, []

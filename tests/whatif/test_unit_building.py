@@ -58,6 +58,7 @@ def test_each_unit_is_gathered_twice_and_reduced_once(recorded):
     assert {row.unit: row.message_bytes for row in reduced} == sizes
 
 
+@pytest.mark.long
 def test_hooks_of_units_take_as_long_whatever_the_batch(recorded):
     """Ranges of FSDP in the passes of a rank's steps, without its collectives, counted moment by moment, us."""
     run, _ = recorded
