@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from dptune.advice import Evidence
-from dptune.rule import RunView, call_path
+from dptune.rule import CallPath, RunView, call_path
 
 
 def call_path_evidence(run: RunView, name: str, at: str, besides: Collection[str] = ()) -> list[Evidence]:
@@ -16,7 +16,18 @@ def call_path_evidence(run: RunView, name: str, at: str, besides: Collection[str
     path = call_path(run.facts, name, at)
     called = [line for line in path.called_at if line not in besides]
     found = [Evidence(label="called at", value=", ".join(called))] if called else []
-    if path.lines:
-        lines = ", ".join(f"{line} ({100 * share:.0f} %)" for line, share in path.lines)
-        found.append(Evidence(label="lines that take most time", value=lines))
-    return found
+    return [*found, *_lines(path)]
+
+
+def line_evidence(run: RunView, name: str, at: str) -> list[Evidence]:
+    """The lines alone, of an advice that names where the function is called."""
+    return _lines(call_path(run.facts, name, at))
+
+
+def _lines(path: CallPath) -> list[Evidence]:
+    both = (("lines that take most time", path.lines), ("loops around them", path.loops))
+    return [
+        Evidence(label=label, value=", ".join(f"{at} ({100 * share:.0f} %)" for at, share in places))
+        for label, places in both
+        if places
+    ]

@@ -268,6 +268,11 @@ class TestRecording:
         assert (finding.code, finding.level) == ("recording-broken-off", "unjudgeable")
         assert finding.text == "the script failed (exit status 1) after 10 of the 35 optimizer steps a recording needs"
 
+    def test_a_window_of_a_length_that_steps_decide_has_two_ends(self):
+        record = RunRecord(schedule=Schedule(5, 20, 5, 3, light_most=20), ending=Ending("failed", 1))
+        (finding,) = trust.recording(record, [Facts(0, steps=10, ended="raised ValueError")])
+        assert "after 10 of the 35 to 50 optimizer steps" in finding.text
+
     def test_with_one_it_is_partial(self):
         light = Window("light", 27, [1, 1], trace="rank-00000.trace.json.gz")
         (finding,) = trust.recording(self.record, [Facts(0, steps=28, windows=[light], ended="raised ValueError")])
@@ -289,7 +294,7 @@ def test_a_rank_that_was_killed_is_named() -> None:
     facts = [Facts(rank=0, ended="raised RuntimeError"), Facts(rank=1, ended="recording", steps=7)]
     found = {finding.code: finding.text for finding in trust.recording(record, facts)}
     assert found["rank-killed"] == "rank 1 was killed or crashed: the window it was recording is lost"
-    assert "failed (exit status 137)" in found["recording-broken-off"]
+    assert "failed (exit status 137, SIGKILL)" in found["recording-broken-off"]
 
 
 def test_the_first_rank_does_not_speak_for_the_others() -> None:

@@ -51,6 +51,23 @@ def test_a_command_that_lies_here_is_not_looked_for_on_path(tmp_path: Path, monk
     assert (started.words, started.shown) == (("./run.sh", "4"), ("run.sh", "4"))
 
 
+@pytest.mark.parametrize(
+    ("name", "what", "hint"),
+    [
+        ("train.ipynb", "a notebook", "with dptune.profile() as prof:"),
+        ("rank0.json.gz", "a trace or a report", "dptune report"),
+        ("report.json", "a trace or a report", "dptune report"),
+    ],
+)
+def test_a_file_that_is_no_script_is_refused_before_anything_starts(
+    tmp_path: Path, name: str, what: str, hint: str
+) -> None:
+    (tmp_path / name).write_text("{}")
+    with pytest.raises(CaptureError, match=f"{name} is {what}, not a script") as refused:
+        Script(str(tmp_path / name)).check()
+    assert hint in refused.value.hint
+
+
 def test_a_folder_runs_as_python_runs_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made(tmp_path / "model" / "__main__.py", "")
     (tmp_path / "empty").mkdir()

@@ -5,7 +5,7 @@ import linecache
 import pytest
 
 from dptune.capture.injected.observe import line_forms
-from dptune.capture.injected.observe.line_forms import form_of
+from dptune.capture.injected.observe.line_forms import form_of, loops_of
 
 SOURCE = """\
 import copy, json, math, random, re
@@ -133,6 +133,25 @@ def test_what_an_attribute_holds_is_joined_again(functions, text, form):
 def test_a_call_with_constants_counts_where_nothing_in_the_function_differs(functions, text, called, found):
     frames = [(functions["features"], line_of(text)), (functions[called], functions[called].co_firstlineno)]
     assert form_of(frames) == found
+
+
+@pytest.mark.parametrize(
+    ("text", "loop"),
+    [
+        ("total += c", "for c in r"),
+        ("for c in r", "for r in rows"),  # of a loop's own line: the one around it
+        ("for r in rows", ""),
+        ("x = torch.tensor([rows", "x = torch.tensor([rows"),  # a comprehension is a loop of one line
+        ("kept = copy", ""),
+    ],
+)
+def test_the_innermost_loop_around_a_line(functions, text, loop):
+    assert loops_of([(functions["step"], line_of(text))]) == [line_of(loop) if loop else 0]
+
+
+def test_a_loop_around_another_function_is_not_around_its_lines(functions):
+    frames = [(functions["step"], line_of("x = layer(x)")), (functions["features"], line_of("a = wave"))]
+    assert loops_of(frames) == [line_of("for layer in"), 0]
 
 
 def test_a_script_whose_source_is_not_there_has_no_forms(functions):

@@ -155,6 +155,26 @@ def test_a_mask_of_fixed_tensors_is_the_same():
     assert "gt" in facts.operators
 
 
+def test_a_cast_of_a_tensor_that_stays_counts_unless_the_copy_is_changed():
+    clips = torch.ones(64, 64, dtype=torch.int16)
+
+    def changes_a_row(model):
+        signal = clips.float()
+        signal[0] += 1
+        return model(signal).mean()
+
+    def operators(step):
+        return {operator for facts in found(step) for operator in facts.operators}
+
+    (facts,) = found(lambda model: model(clips.float()).mean())
+    assert (facts.operators, facts.calls, facts.size) == (["float"], 1, [64, 64])
+    assert "float" not in operators(changes_a_row)
+    assert operators(lambda model: model(clips.float().relu_()).mean()) == set()
+    assert "to" not in operators(lambda model: model(torch.relu(clips.to(torch.float32)[1:].add_(1))).mean())
+    assert operators(lambda model: model(DATA.float()).mean()) == set()  # it is float already
+    assert operators(lambda model: model(DATA.to(torch.float32, copy=True)).mean()) == set()
+
+
 def test_what_is_kept_is_not_computed_again():
     kept = normalized(FIXED)
     assert found(lambda model: (kept @ model(torch.rand(64, 64))).mean()) == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import logging
 import os
 import sys
@@ -11,11 +12,13 @@ import time
 from collections import Counter
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from dptune.capture.injected.observe.evaluation_source import evaluates_model
 from dptune.capture.injected.observe.stack_samples import _AT_ONCE_S, Sampling, _interpreter_at_once
+from dptune.capture.injected.observe.thread_stack import lines_of
 from dptune.runfile.slow_steps import slow_steps
 from dptune.runfile.work_between import work_between
 
@@ -117,6 +120,31 @@ def test_what_the_line_does_is_recorded():
     assert found == {("sorting", "_sorts")}
 
 
+def test_a_function_that_reads_values_to_write_them_logs():
+    sampling = Sampling()
+    sampling.begin()
+    numbers, written = [FLOAT] * 300, []
+    while not any("_describes" in sample.path[-1] for sample in _so_far(sampling)):
+        _describes(numbers, io.StringIO())
+        _sums(numbers, written)
+    sampling.end_step()
+    kinds = {(sample.path[-1].partition(" ")[0], sample.kind) for sample in sampling.end() if sample.path}
+    assert ("_describes", "logging") in kinds
+    assert not any(kind for name, kind in kinds if name == "_sums")
+
+
+FLOAT = np.float32(0.5)
+
+
+def _describes(numbers, file):
+    for number in numbers:
+        file.write(f"{number.item()}")
+
+
+def _sums(numbers, kept):
+    kept[:] = [sum(number.item() for number in numbers)]
+
+
 def _so_far(sampling):
     return [sampling._facts(key, {}, 1.0) for key in list(sampling._found) if key[0]]
 
@@ -179,7 +207,7 @@ def at_a_look(trainer: str) -> tuple[list[str], str, str]:
     found = []
 
     def compute_metrics() -> None:
-        found.append(Sampling()._key(sys._getframe()))
+        found.append(Sampling()._key(lines_of(sys._getframe(), 80)))
 
     def main() -> None:
         library["Trainer"]().train(compute_metrics)
@@ -217,7 +245,7 @@ def test_what_a_librarys_closure_runs_in_an_optimizers_step_is_not_the_optimizer
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 
     def look(*_):
-        found.append(Sampling()._key(sys._getframe())[1])
+        found.append(Sampling()._key(lines_of(sys._getframe(), 80))[1])
 
     def before_step():
         look()
@@ -241,7 +269,7 @@ def test_the_lock_that_a_fork_releases_is_no_logging(monkeypatch):
             pass
 
         def release(self):
-            found.append(Sampling()._key(sys._getframe(1))[2:])
+            found.append(Sampling()._key(lines_of(sys._getframe(1), 80))[2:])
 
     monkeypatch.setattr(logging, "_lock", Lock())
     logging._releaseLock()

@@ -1,6 +1,8 @@
 """The lines that shift labels, read from the source of classes and functions of this file."""
 
 import inspect
+import linecache
+import sys
 
 import pytest
 
@@ -8,7 +10,7 @@ pytest.importorskip("torch", reason="the module that is tested imports it")
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from dptune.capture.injected.observe.shift_lines import shift_lines
+from dptune.capture.injected.observe.shift_lines import loss_shift_lines, shift_lines
 
 
 class Blocks(Dataset):
@@ -56,3 +58,30 @@ def text_of(place):
 )
 def test_lines_that_slice_from_the_second_position(dataset, collate, expected):
     assert [text_of(place) for place in shift_lines(DataLoader(dataset, 2, collate_fn=collate))] == expected
+
+
+MODEL = """\
+import torch.nn.functional as F
+
+class Model:
+    def cut(self, moves):
+        return moves[:, 1:]
+
+    def forward(self, moves, labels=None):
+        logits = self.head(moves)
+        if labels is None:
+            return logits
+        shifted = labels[..., 1:]
+        return F.cross_entropy(logits[:, :-1].flatten(0, 1), shifted.flatten())
+"""
+
+
+@pytest.mark.parametrize(("source", "expected"), [(MODEL, ["model.py:11"]), (MODEL.replace("[..., 1:]", ""), [])])
+def test_lines_that_slice_in_functions_that_compute_a_cross_entropy(tmp_path, monkeypatch, source, expected):
+    file = tmp_path / "model.py"
+    file.write_text(source)
+    monkeypatch.setitem(sys.modules, "model_of_this_test", type(sys)("model_of_this_test"))
+    sys.modules["model_of_this_test"].__file__ = str(file)
+    linecache.checkcache()
+    found = [place.rpartition("/")[2] for place in loss_shift_lines() if "model.py" in place]
+    assert found == expected

@@ -33,12 +33,11 @@ ROOT = Path(__file__).parents[2]
         ("advice", "tests/benchmarks/RULES_TRIED"),
         ("stragglers", "tests/benchmarks/RULES_TRIED"),
         ("planted_fsdp", "tests/benchmarks/RULES_TRIED"),
-        ("gate", "ci"),
+        ("gate", "tests/benchmarks/PROOFS"),
     ],
 )
 def test_tables_are_quoted_from_the_results(benchmark: str, page: str) -> None:
-    path = f"{page}.md" if "/" in page else f"docs/{page}.md"
-    assert table_of(benchmark) in (ROOT / path).read_text(encoding="utf-8")
+    assert table_of(benchmark) in (ROOT / f"{page}.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.long
@@ -213,6 +212,19 @@ def counted(summary: str) -> list[dict[str, int]]:
             }
         )
     return found
+
+
+def test_how_often_the_gate_is_right_is_summed_up() -> None:
+    page = " ".join((ROOT / "docs" / "ci.md").read_text(encoding="utf-8").split())
+    counts: dict[str, list[int]] = {}
+    for kind, judged, failed in re.findall(r"^(same|10 % longer) +\d+ +(\d+) +(\d+) ", table_of("gate"), re.M):
+        known = counts.setdefault(kind, [0, 0])
+        counts[kind] = [known[0] + int(judged), known[1] + int(failed)]
+    (same, failed), (slower, found) = counts["same"], counts["10 % longer"]
+    assert (
+        f"`dptune check --script` failed {failed} of {same} comparisons of equal commits and {found} of {slower} in "
+        "which the second commit is 10 % slower"
+    ) in page
 
 
 def test_other_benchmarks_of_rules_are_summed_up() -> None:

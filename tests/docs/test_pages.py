@@ -255,3 +255,11 @@ def test_what_ran_on_a_gpu_comes_from_kept_results(
     assert lines[2].endswith("complete: NVIDIA H100 80GB HBM3, torch 2.11.0, 2026-11-26, commit abc1234 |")
     assert "| failed: NVIDIA" in lines[3]
     assert lines[4].endswith("| not run on a GPU yet |")
+
+
+def test_the_pages_stay_short() -> None:
+    """All words of all pages, code included; the lines of tables and what is generated from the code do not count."""
+    pages = [path for path in DOCS.rglob("*.md") if path.name != "changelog.md"]
+    assert len(pages) > 20
+    words = {path.name: len(re.findall(r"\S*\w\S*", path.read_text("utf-8"))) for path in pages}
+    assert sum(words.values()) <= 13_000, words

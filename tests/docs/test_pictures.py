@@ -1,4 +1,4 @@
-"""The pictures of the README show what the interface shows now."""
+"""The pictures of the README and of the pages show what the interface shows now."""
 
 from __future__ import annotations
 
@@ -10,6 +10,10 @@ from types import ModuleType
 import pytest
 
 ROOT = Path(__file__).parents[2]
+MAIN_PAGES = (
+    *("index.md", "getting-started.md", "tutorial.md", "eight-gpus.md", "fsdp2.md", "ci.md"),
+    *("predicting.md", "proving.md"),
+)
 
 
 @pytest.fixture(scope="module")
@@ -22,9 +26,11 @@ def pictures() -> ModuleType:
     return module
 
 
-@pytest.mark.parametrize("name", ["overview", "advice", "timeline", "what-if"])
+@pytest.mark.parametrize("name", ["overview", "advice", "timeline", "what-if", "eight-gpus", "fsdp2"])
 async def test_a_picture_is_current(pictures: ModuleType, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
+    if not Path(pictures.PICTURES[name].run).exists():
+        pytest.skip(f"{pictures.PICTURES[name].run} is not here")
     kept = (pictures.FOLDER / f"{name}.svg").read_text(encoding="utf-8")
     assert len(pictures.words(kept)) > 20
     assert pictures.words(kept) == pictures.words(await pictures.drawn(pictures.PICTURES[name])), "run `make pictures`"
@@ -36,11 +42,27 @@ def test_the_picture_of_a_search_is_current(pictures: ModuleType) -> None:
     assert kept == pictures.tuned(), "run `make pictures`"
 
 
+def test_the_picture_of_a_gate_is_current(pictures: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    kept = (pictures.FOLDER / "check.svg").read_text(encoding="utf-8")
+    assert any("FAILED" in row for row in pictures.words(kept))
+    assert pictures.words(kept) == pictures.words(pictures.checked()), "run `make pictures`"
+
+
 def test_nothing_is_fetched_and_each_is_shown(pictures: ModuleType) -> None:
-    shown = (ROOT / "README.md").read_text(encoding="utf-8")
-    names = {*pictures.PICTURES, "tune"}
+    pages = {
+        path.name: path.read_text(encoding="utf-8") for path in [ROOT / "README.md", *pictures.ROOT.glob("docs/*.md")]
+    }
+    shown = {
+        name: set(re.findall(r"!\[[^\]]+\]\((?:docs/)?pictures/([\w-]+)\.svg\)", text)) for name, text in pages.items()
+    }
+    names = {*pictures.PICTURES, "tune", "check"}
     assert {path.stem for path in pictures.FOLDER.glob("*.svg")} == names
+    assert set().union(*shown.values()) == names
     for name in names:
         text = (pictures.FOLDER / f"{name}.svg").read_text(encoding="utf-8")
         assert not re.search(r"url\((?!#)|<image|<script|@import|@font-face", text)
-        assert f"docs/pictures/{name}.svg" in shown
+    linked = re.findall(r"\(docs/pictures/([\w-]+)\.svg\)", pages["README.md"])
+    assert set(linked) <= names
+    assert shown["README.md"]
+    assert all(shown[page] for page in MAIN_PAGES), {page: shown[page] for page in MAIN_PAGES}

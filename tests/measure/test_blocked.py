@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from dptune.measure import measure
+from dptune.measure.views import light_views
 from dptune.measured import PATH, Measured
 from dptune.trace import load
 from dptune.whatif.gpu.changes import changed
@@ -166,6 +167,52 @@ def test_a_queue_that_holds_fewer_is_found_as_well(tmp_path: Path, freed_us: flo
     assert program.run() == list(program.recorded_ns)
     _, firsts = queued(20 * 0.5, 300, depth=200, freed_us=freed_us)
     replayed = changed(program, {"compute.times": 0.5}).step_ns() / US
+    assert replayed == pytest.approx((firsts[-1] - firsts[0]) / 3, rel=0.02)
+
+
+def on_two_streams(times: float, *, depth: int, shared: bool) -> tuple[list[Event], list[float]]:
+    """Four steps of 300 launches, simulated: the events, and when each step's first kernel begins.
+
+    Kernels of 20 us, and in the middle of a step nine of 500 us on another stream, which stay queued for
+    4.5 ms; `times` as long. Each stream takes `depth` launches that have not begun, or both together.
+    """
+    events: list[Event] = []
+    host, firsts = 0.0, []
+    free, begun = {7: 0.0, 9: 0.0}, {7: list[float](), 9: list[float]()}
+    for number in range(4 * 300):
+        place = number % 300
+        stream = 9 if 110 <= place < 119 else 7
+        host += 1
+        called, queue = host, sorted(begun[7] + begun[9]) if shared else begun[stream]
+        host += 2
+        if len(queue) >= depth and queue[len(queue) - depth] > called:
+            host = max(host, queue[len(queue) - depth] + 5)
+        begun[stream].append(max(called + 8, free[stream]))
+        free[stream] = begun[stream][-1] + times * (500 if stream == 9 else 20)
+        if not place:
+            firsts.append(begun[7][-1])
+            events.append(step(number // 300, called - 0.5, called + 1))
+        events += [launch(number, called, host), kernel("k", begun[stream][-1], free[stream], number, stream)]
+    marks = [event for event in events if event["name"].startswith("Prof")]
+    for mark, following in zip(marks, [*marks[1:], None], strict=True):
+        mark["dur"] = (host if following is None else following["ts"]) - mark["ts"]
+    return events, firsts
+
+
+@pytest.mark.parametrize("times", [0.3, 2.0])
+@pytest.mark.parametrize("shared", [False, True], ids=["each its own", "shared"])
+def test_streams_have_queues_of_their_own_or_share_one_as_calls_show(
+    tmp_path: Path, shared: bool, times: float
+) -> None:
+    run = load_events(tmp_path, on_two_streams(1.0, depth=100, shared=shared)[0])
+    blocked = light_views(run)[0].host.blocked
+    assert len(blocked.full) > 500
+    assert blocked.of_streams is not shared
+    program = program_of(run, measure(run))
+    assert program.run() == list(program.recorded_ns)
+    assert set(program.queues.values()) == (set() if shared else {1})
+    _, firsts = on_two_streams(times, depth=100, shared=shared)
+    replayed = changed(program, {"compute.times": times}).step_ns() / US
     assert replayed == pytest.approx((firsts[-1] - firsts[0]) / 3, rel=0.02)
 
 

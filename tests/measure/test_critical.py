@@ -55,6 +55,19 @@ def test_by_hand(tmp_path):
     }
 
 
+def test_without_events_of_the_script_its_time_is_not_known(tmp_path):
+    """With ProfilerActivity.CUDA alone the host's time between calls of the runtime is that of no known work."""
+    names = ("ampere_sgemm", "sgemm_backward", "multi_tensor_apply_kernel")
+    events = []
+    for number in range(36):
+        called = 300 * number
+        events += launched(names[number % 3], called, called + 10, called + 110, number)
+    path = measure_events(tmp_path, events).path
+    assert path.steps >= 2
+    assert path.host_ns == 0
+    assert path.unexplained_ns > path.path_ns / 3
+
+
 def test_a_stream_that_waits_for_another(tmp_path):
     """Everything is launched by 5. a on stream 7 until 100, b on stream 20 from 102 to 180, c on stream 7 from 183.
 

@@ -55,6 +55,9 @@ EVENTS = [
 ]
 
 
+OF_THE_SCRIPT = ("cpu_op", "user_annotation", "python_function")
+
+
 @pytest.fixture
 def measured(tmp_path):
     return measure_events(tmp_path, EVENTS)
@@ -78,10 +81,28 @@ def test_each_cause(measured):
     }
 
 
+def test_without_events_of_the_script_its_time_is_not_known(tmp_path):
+    """With ProfilerActivity.CUDA alone: calls of the runtime tell what they took, and not what was between them."""
+    measured = measure_events(tmp_path, [each for each in EVENTS if each["cat"] not in OF_THE_SCRIPT])
+    (device,) = measured.ranks[0].devices
+    found = {name.removesuffix("_idle_ns"): getattr(device.whole, name) / US for name in IDLE}
+    assert found == {
+        "input": 0,
+        "gc": 0,
+        "malloc": 0,
+        "sync": 50 + 10,
+        "launch": 10 + 10 + 15 + 10 + 20 + 90,
+        "dependency": 100,
+        "host": 0,
+        "unexplained": 90 + 30 + 85 + 90 + 80 + 100 + 510,
+    }
+
+
 @pytest.mark.parametrize(("starts_us", "cause"), [(1125, "launch"), (1126, "dependency"), (463380, "dependency")])
 def test_what_starts_a_millisecond_after_its_launch_waits_for_something_else(tmp_path, starts_us, cause):
     """Idle from 80: launched [120,125), then a copy of HIP holds the host. As Qwen3 decodes on an MI300X."""
     events = [
+        operator("aten::mul", 4, 7),
         *launched("k1", 5, 10, 80, 1),
         event("cuda_runtime", "hipLaunchKernel", 120, 125, correlation=2),
         event("cuda_runtime", "hipMemcpyWithStream", 360, starts_us + 40, correlation=3),

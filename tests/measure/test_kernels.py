@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dptune.measure.device.kernel_kinds import KERNEL_KINDS, kernel_kind
+from dptune.present.text import text
 
 from .. import reading  # noqa: TID252 - tests are no installed package
 from .handmade import BACKWARD, LOADER, NCCL, US, annotation, kernel, launch, launched, measure_events, operator, step
@@ -203,11 +204,29 @@ def test_kinds_sum_to_what_the_account_calls_compute_and_exposed_communication(t
         ("void fbgemm_gpu::permute_2D_data_kernel<false, int, int, decltype(nullptr)>(int, int)", "other"),
         ("void fbgemm_gpu::(anonymous namespace)::_get_FP8_qparam_cuda_kernel<float>(float const*)", "other"),
         ("void fbgemm_gpu::grouped_gemm_kernel<float>(float*)", "matrix product"),
+        ("customized_fba_mul_const-dtype_Float", "elementwise"),
+        ("aten::le.Tensor_out-dtype_Bool", "elementwise"),
+        ("log2-dtype_Double", "elementwise"),
+        ("vector_norm_float_order-dtype_Float", "reduction"),
+        ("split_eb_bwd_rowwise_adagrad-dtype_Half", "indexing"),
+        ("mul_mat_q", "other"),  # llama.cpp's matrix product
     ],
 )
 def test_kinds(name, kind):
     assert kernel_kind(name) == kind
     assert kind in KERNEL_KINDS
+
+
+def test_what_kernels_of_mtia_do_not_show_is_not_zero(real_traces):
+    """Its steps have kernels; their names show neither matrix units nor how its runtime names calls for memory."""
+    report = reading.reported(real_traces / "mtia")
+    assert report.measured.kernels.per_step > 1000
+    for share in ("tensor_core_share", "fp32_share", "unclassified_share", "unaligned_share"):
+        assert "MTIA" in report.measured.matmul.missing[share]
+    assert report.measured.memory[0].known("malloc_calls_per_step") is None
+    whole = text(report)
+    assert "no kernel ran" not in whole
+    assert "cudaMalloc" not in whole
 
 
 def covered(spans):

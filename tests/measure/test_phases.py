@@ -5,7 +5,9 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from dptune.measure.device.phases import host_phases
+from dptune.measure.device.phases import INFERENCE, NO_BACKWARD, host_phases
+from dptune.measure.steps.repeating import NO_COMPUTE
+from dptune.measure.views import view
 from dptune.measured import Missing
 
 from .. import reading  # noqa: TID252 - tests are no installed package
@@ -168,6 +170,25 @@ def test_without_the_ranges_the_phases_are_missing_and_overlap_has_none(tmp_path
         assert why in row.missing["phase"]
     exposed = {row.kind: row.exposed_ns for row in measured.overlap.rows}
     assert exposed == {"all_reduce": 10 * US, "all_gather": 15 * US}
+
+
+def test_collectives_alone_look_like_neither_training_nor_inference(tmp_path):
+    collectives = [
+        step(1, 0, 100),
+        operator("aten::empty", 1, 2),
+        annotation("gloo:all_reduce", 10, 60),
+        step(2, 100, 200),
+        annotation("gloo:all_reduce", 110, 160),
+    ]
+    assert measure_events(tmp_path, collectives).missing["phases"] == NO_BACKWARD
+    forward = [*collectives, operator("aten::linear", 70, 90)]
+    assert measure_events(tmp_path, forward).missing["phases"] == INFERENCE
+    assert NO_COMPUTE in view(0, load_events(tmp_path, collectives[1:3]).ranks[0].light).no_steps
+
+
+def test_a_public_trace_of_collectives_alone_is_not_called_inference(real_traces):
+    (trace,) = (real_traces / "cpu_only").glob("1aff90f*")
+    assert "inference" not in reading.reported(trace).headline.next
 
 
 def test_a_collective_that_no_step_launched_takes_its_time_and_is_no_call_of_them(tmp_path):

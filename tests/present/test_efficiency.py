@@ -172,6 +172,17 @@ def test_the_first_screen_has_mfu_and_stays_within_its_lines(reached: Report) ->
     assert "MFU" not in first_screen(with_figures(reached, efficiency=EfficiencyFigures.only("no sizes")))
 
 
+def test_the_first_screen_has_tokens_where_they_are_known(reached: Report) -> None:
+    """They may take a line of their own; the page has them, too."""
+    known = with_figures(reached, efficiency=efficiency(tokens_per_s=1_638_400.0, tokens_per_step=32_768))
+    screen = first_screen(known)
+    assert "   1,638,400 tokens/s   MFU 40.0 % of bf16 peak" in screen
+    assert len(screen.splitlines()) <= 24
+    assert max(map(len, screen.splitlines())) <= 80
+    assert '<span class="rate">1,638,400 tokens/s</span>' in page(known)
+    assert "tokens/s" not in first_screen(reached)
+
+
 @pytest.mark.parametrize(
     ("name", "shown_too"), [("flash_attn_3::_flash_attn_forward", True), ("some::attention", True), ("x::gemm", False)]
 )

@@ -27,6 +27,7 @@ from dptune.present.anonymous import anonymous
 from dptune.present.first_screen import first_screen
 from dptune.present.html import RunDetails, page
 from dptune.present.html.markup import prose
+from dptune.present.html.ranks import lateness
 from dptune.trace import load
 from dptune.trace.run import Run
 from dptune.whatif.predicting import search
@@ -130,7 +131,7 @@ def test_a_recorded_run_has_every_section_that_it_has_figures_for(sample: str) -
     pictures = [
         "ranks",
         "timeline",
-        "lateness",
+        *(["lateness"] if sample != "healthy" else []),
         "communication",
         "links",
         "kernels",
@@ -184,6 +185,19 @@ def test_a_straggler_is_marked_and_drawn_above_a_usual_rank(real_traces: Path) -
     assert timeline.index("Rank 2 (straggler)") < timeline.index("(usual)")
     card = written[written.index('id="advice-DP701"') :].partition("</article>")[0]
     assert '<a href="#timeline">' in card
+
+
+def test_late_ranks_of_a_healthy_run_are_not_drawn() -> None:
+    """One of its traced steps is late under the profiler, and nothing on the page refers to that."""
+    _, report = reading.sample("healthy")
+    assert list(lateness(report)), "there is a map, which would be drawn"
+    assert 'id="lateness"' not in page(report)
+    assert 'id="rank-table"' in page(report)
+    limited = report.headline.model_copy(update={"label": "Communication-bound"})
+    assert 'id="lateness"' in page(report.model_copy(update={"headline": limited}))
+    _, other = reading.sample("accumulation_without_no_sync")
+    late = other.advice[0].model_copy(update={"rule": "DP702"})
+    assert 'id="lateness"' in page(report.model_copy(update={"advice": [late]}))
 
 
 def test_what_is_quoted_is_code_and_what_a_trace_names_is_no_element(report: Report) -> None:

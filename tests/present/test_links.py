@@ -68,9 +68,7 @@ def test_where_nothing_is_fitted_one_sentence_says_why(report: Report) -> None:
 
 def test_a_sweep_beside_collectives_that_cannot_be_fitted(report: Report) -> None:
     said = page(report, [fit(), fit(**FITTED, basis="sweep", source="links.json")])
-    assert said.startswith(
-        f"No fit from the run's own collectives: {WHY}. Run `dptune links` to measure the link. By a sweep of"
-    )
+    assert said.startswith(f"No fit from the run's own collectives: {WHY}. By a sweep of")
     assert "Model: time = alpha + bytes / beta." in said
     said = page(report, [fit(basis="sweep", source="links.json")])
     assert said == f"No fit from the sweep: {WHY}."

@@ -50,3 +50,21 @@ def test_a_page_too_narrow_for_columns_gets_sentences() -> None:
 
 def test_a_name_cannot_forge_a_row() -> None:
     assert len(drawn([["a\n  forged  1.0  5", "1.0", "5"]]).splitlines()) == 2
+
+
+def test_names_that_start_alike_are_cut_before_the_place_they_differ_at() -> None:
+    """Some differ early, and others of these only later on; what is cut says so on both sides."""
+    start, end = "sm80_xmma_gemm_f32f32_f32f32_f32_", "_stage3_warpsize2x2x1_execute_kernel"
+    names = [f"{start}{middle}{end}" for middle in ("tn_n_tile128x32x8", "tn_n_tile128x64x8", "nt_n_tile128x64x8")]
+    rows = drawn([[name, "1.0", "5"] for name in names], width=48).splitlines()[1:]
+    shown = [row.split()[0] for row in rows]
+    assert len(set(shown)) == 3
+    assert all(name.startswith("sm80_xmma") and ".." in name for name in shown)
+    assert "tile128x32x8" in shown[0]
+    assert "tile128x64x8" in shown[1]
+    assert "nt_n_tile" in shown[2]
+    assert all(len(row) <= 48 for row in rows)
+    same = drawn([[names[0], "1.0", "5"], [names[0], "2.0", "5"]], width=48).splitlines()[1:]
+    assert {row.split()[0] for row in same} == {f"{names[0][: len(same[0].split()[0]) - 2]}.."}, (
+        "nothing sets them apart"
+    )

@@ -314,3 +314,19 @@ def test_waiting_for_another_rank_is_not_sure_to_be_saved(
     else:
         assert (advice.saves.basis, advice.saves.low_share) == ("timed", pytest.approx(low))
     assert advice.saves.high_share == pytest.approx((1.0 if low is None else 1.1) * 0.16)
+
+
+@pytest.mark.parametrize("trained", [True, False])
+def test_a_result_that_the_source_shows_in_training_has_low_impact(ask, make_measured, make_facts, hand_made, trained):
+    through = {"library": "accelerate", "through": "accelerate.Accelerator.gather"}
+    known = {"ranks": [0, 1], "calls": 20, "host_ns": 40_000_000, **through}
+    calls = [CallFacts("all_gather", "train.py:9", trained=trained, **known)]
+    run = make_measured(overlap=hand_made.overlap(*ROWS))
+    (advice,) = ask("DP105", run, [make_facts(ddp=[DDP], calls=calls, calls_steps=20)])
+    assert (advice.impact, advice.confidence) == (("low", "low") if trained else ("medium", "medium"))
+    assert ("every N steps" in advice.title) is not trained
+    assert ("training uses the result" in advice.remedy) is trained
+    # Beside one that it does not use, the rest is still worth a change.
+    calls.append(CallFacts("barrier", "train.py:12", [0, 1], calls=20, host_ns=40_000_000))
+    (advice,) = ask("DP105", run, [make_facts(ddp=[DDP], calls=calls, calls_steps=20)])
+    assert (advice.impact, advice.confidence) == ("medium", "medium")

@@ -75,6 +75,24 @@ def test_quiet_below_the_threshold(advice):
     assert advice() == []
 
 
+def test_functions_that_take_little_each_count_together(advice):
+    """A mask takes 3 % of a step and a bias 4 %, in steps of 10 ms."""
+    mask, bias = same(0.3, "mask (net.py:14)"), same(again_ns=[0.3 * MS, 0.5 * MS], function="Layer.bias (net.py:32)")
+    (found,) = advice(mask, bias)
+    assert found.title == (
+        "`mask` (net.py:14) and `Layer.bias` (net.py:32) compute the same results in every step, 7 % of the step: "
+        "compute them once, before training (matmul, diag)"
+    )
+    # The steps have 6 and 8 %: 0.8 of the least, 1.3 of the largest.
+    assert (found.saves.low_share, found.saves.high_share) == pytest.approx((0.8 * 0.06, 1.3 * 0.08))
+    assert [each.value for each in found.evidence if each.label == "their calls"] == [6]
+    assert found.fingerprint == "DP625:mask,Layer.bias"
+    assert advice(mask, same(0.19, "other (net.py:9)")) == []
+    assert advice(mask, same(0.3, "other (net.py:9)", within_step=True, results=3)) == []
+    (alone,) = advice(mask, same(1))
+    assert "mask" not in alone.title
+
+
 def test_a_gpu_saves_its_part_of_the_compute_of_the_forward_pass(advice, hand_made, make_measured):
     """2 of the host's 5 ms in operators, of the 30 % of the step that the device computes in the forward pass."""
     window = make_measured(world=1).account.window_ns

@@ -22,6 +22,18 @@ def test_four_passes_where_one_would_do(ask, make_measured, make_facts):
     assert (advice.impact, advice.confidence) == ("high", "high")
 
 
+def test_passes_from_several_lines(ask, make_measured, make_facts):
+    window = Window("untraced", 3, [10_000_000] * 5, backward_ns=[6_000_000] * 5)
+    found = RepeatedPassFacts("train.py:27", 3.0, 15_000_000, also_at=["train.py:28", "train.py:30"])
+    facts = [make_facts(windows=[window], repeated_passes=[found])]
+    (advice,) = ask("DP611", make_measured(device="cpu", world=1), facts)
+    assert advice.title == (
+        "train.py:27, train.py:28 and train.py:30 run 3 backward passes through one graph in each step: add the "
+        "losses, and call backward once"
+    )
+    assert advice.evidence[0].value == "train.py:27, train.py:28, train.py:30"
+
+
 def test_quiet_where_they_take_little(ask, make_measured, make_facts):
     assert ask("DP611", make_measured(device="cpu"), run(make_facts, again_ms=2)) == []
     assert ask("DP611", make_measured(device="cpu"), [make_facts()]) == []

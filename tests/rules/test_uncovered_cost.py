@@ -32,6 +32,12 @@ def ask(measured, advised=()):
     return list(RULES["DP901"].check(RunView(measured, [], advised=advised)))
 
 
+def with_samples(sample):
+    """Of 100 samples, those that are not in this one are in the backward pass."""
+    rest = SampledFacts(["main (train.py:61)"], "backward", looks=100 - sample.looks, steps=[0], spent_ns=[94])
+    return facts_of(windows=[Window("untraced", 3, [100], sampled=[rest, sample])])
+
+
 def other(rule="DP105", kind="time", **changed):
     known = {"slug": "x", "impact": "low", "title": "t", "why": "w", "confidence": "low", "numerics": "same"}
     known |= {"changes": [], "evidence": []}
@@ -99,6 +105,34 @@ def test_what_the_loop_itself_calls_and_a_function_in_forward_passes():
         "`sleep` in `main` (train.py:61) takes 20 % of the step",
         "`forward` (train.py:88) takes 6 % of the step in forward passes",
     ]
+
+
+@pytest.mark.parametrize(
+    ("through", "share"),
+    [
+        ("accelerate.Accelerator.unwrap_model", 0.06),  # 6 of 100 samples are in it
+        ("accelerate.Accelerator._unwrap", 0.2),  # samples have another name for it: they do not limit the share
+    ],
+)
+def test_the_share_of_a_library_function_is_that_of_the_samples_in_it(through, share):
+    facts = with_samples(SampledFacts(["main (train.py:64)"], "", through, looks=6, steps=[0], spent_ns=[6]))
+    measured = found(site(0.2, name="main", part=True, mostly="unwrap_model", at="train.py:50"))
+    (advice,) = RULES["DP901"].check(RunView(measured, [facts]))
+    assert advice.title.endswith(f"takes {100 * share:.0f} % of the step on rank 0")
+
+
+@pytest.mark.parametrize(
+    ("traced", "looks", "share"), [(0.6, 40, 0.4), (0.3, 40, 0.3), (0.06, 2, None), (0.06, 3, 0.03)]
+)
+def test_the_share_of_samples_where_the_trace_shows_more(traced, looks, share):
+    """Of 100 samples."""
+    facts = with_samples(SampledFacts(["main (train.py:61)", "draw (train.py:90)"], looks=looks, steps=[0]))
+    advice = list(RULES["DP901"].check(RunView(found(site(traced, name="draw", mostly="draw")), [facts])))
+    assert [one.title for one in advice] == (
+        [] if share is None else [f"`draw` (train.py:90) takes {100 * share:.0f} % of the step on rank 0"]
+    )
+    if share is not None:
+        assert advice[0].evidence[0].value == pytest.approx(10 * share)  # of a step of 10 ms
 
 
 @pytest.mark.parametrize(("hottest", "quiet"), [("train.py", True), ("net.py", False)])

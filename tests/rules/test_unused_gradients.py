@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from dptune.measured import Missing
+from dptune.runfile.facts import OptimizerFacts
 from dptune.runfile.unused import UnusedGradientFacts
 from dptune.runfile.window import Window
 
@@ -36,6 +37,18 @@ def test_the_call_of_a_module_that_no_optimizer_has_is_evidence(ask, make_measur
     (advice,) = ask("DP109", make_measured(device="cpu"), run(make_facts, runs_at="train.py:49"))
     (line,) = (evidence.value for evidence in advice.evidence if evidence.label == "their module is called at")
     assert line == "train.py:49"
+
+
+def test_the_lines_that_make_the_optimizers_are_evidence_where_none_has_the_parameters(ask, make_measured, make_facts):
+    made = [OptimizerFacts("AdamW", where="train.py:31"), OptimizerFacts("SGD", where="train.py:32")]
+    labels = {}
+    for optimizer in (None, "train.py:31"):
+        facts = [replace(rank, optimizers=made) for rank in run(make_facts, optimizer=optimizer)]
+        (advice,) = ask("DP109", make_measured(device="cpu"), facts)
+        labels[optimizer] = {one.label: one.value for one in advice.evidence}
+    assert labels[None]["optimizers made at"] == "train.py:31, train.py:32"
+    assert "optimizers made at" not in labels["train.py:31"]
+    assert labels["train.py:31"]["their optimizer"] == "train.py:31"
 
 
 def test_an_input_to_detach(ask, make_measured, make_facts):

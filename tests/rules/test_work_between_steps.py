@@ -33,6 +33,19 @@ def test_a_function_that_logs_each_step(ask, make_measured, make_facts):
     assert advice.changes == []
 
 
+def test_the_lines_of_the_function_and_the_loop_around_them(ask, make_measured, make_facts):
+    facts = logging_run(make_facts, 2)
+    ways = [SampledFacts(["main (train.py:44)", f"log_step (train.py:{line})"]) for line in (18, 21)]
+    for sample, ms in zip(ways, (1.2, 0.8), strict=True):
+        sample.looks, sample.loops, sample.steps, sample.spent_ns = 9, [31, 17], list(range(20)), [int(ms * MS)] * 20
+    window = facts.window("untraced")
+    window.sampled = [window.sampled[0], *ways]
+    (advice,) = ask("DP609", make_measured(world=1, device="cuda"), [facts])
+    shown = {one.label: one.value for one in advice.evidence}
+    assert shown["lines that take most time"] == "train.py:18 (60 %), train.py:21 (40 %)"
+    assert shown["loops around them"] == "train.py:17 (100 %)"
+
+
 def test_on_a_cpu_its_time_goes_away(ask, make_measured, make_facts):
     """20 % are unsure by 10.4; a fifth of the least is left, and a tenth more than the most may be gained."""
     (advice,) = ask("DP609", make_measured(world=1, device="cpu"), [logging_run(make_facts, 2)])

@@ -104,6 +104,21 @@ def test_at_most_what_samples_allow():
     assert found_share([many], 0, "load", "io.py") == (0, pytest.approx(0.0263, abs=1e-3))
 
 
+def test_at_most_what_samples_allow_of_a_library_function_that_the_line_itself_calls():
+    """6 of 100 looks are in `unwrap_model`, called by `main`; 4 in one that `main` calls through another function."""
+    facts = [saving(25)]
+    facts[0].windows[0].sampled = [
+        SampledFacts(["main (train.py:12)"], "optimizer", looks=90, steps=[0], spent_ns=[900]),
+        SampledFacts(["main (train.py:14)"], "", "accelerate.Accelerator.unwrap_model", looks=6, spent_ns=[60]),
+        SampledFacts(
+            ["main (train.py:15)", "save (io.py:3)"], "", "accelerate.Accelerator.unwrap_model", looks=4, spent_ns=[40]
+        ),
+    ]
+    assert found_share(facts, 0, "main", "train.py")[0] == 1.0
+    part, most = found_share(facts, 0, "main", "train.py", calling="unwrap_model")
+    assert (part, most) == (0.06, pytest.approx(0.1118, abs=1e-4))  # (0.06 + 0.01353 + 0.04134) / 1.02706
+
+
 def steps_of(*shares, step_ms=100, looks=10):
     """A function with these shares of steps of that length, of which each has as many looks."""
     ns = [round(share * step_ms * 1e6) for share in shares]

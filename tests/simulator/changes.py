@@ -180,6 +180,19 @@ def _sharding(_: Draw, settings: Settings) -> Settings:
     return replace(settings, strategy="fsdp", precision=precision)
 
 
+def _whole_gradients(draw: Draw, settings: Settings) -> Settings:
+    return replace(_accumulating(draw, settings), strategy="fsdp", precision=_sharding(draw, settings).precision)
+
+
+def _fewer_units(draw: Draw, run: Run) -> str:
+    layers = run[1].layers
+    return str(draw.random.choice([units for units in range(1, layers) if layers % units == 0]))
+
+
+def _units(run: Run, value: str) -> Run:
+    return run[0], replace(run[1], unit_layers=run[1].layers // int(value))
+
+
 _ALL = (
     Change("ddp.bucket_cap_mb", _one_of("1", "5", "10", "50", "100"), _replicated, _caps),
     Change("ddp.bucket_cap_mb_list", _one_of("1,8,25", "5,25", "2,50"), _replicated, _caps),
@@ -212,6 +225,9 @@ _ALL = (
     Change("world_size", _doubled("ranks"), _same, _ranks),
     Change("fsdp.prefetch", _one_of("true"), _sharding, _set(prefetch=1)),
     Change("fsdp.reshard_after_forward", _one_of("false"), _sharding, _set(reshard=False)),
+    Change("fsdp.no_sync", _one_of("true"), _whole_gradients, _set(no_sync=True)),
+    Change("fsdp.units", _fewer_units, _sharding, _units),
+    Change("wrapper", _one_of("ddp"), _prepared(strategy="fsdp", precision="fp32"), _set(strategy="ddp")),
     Change("host.times", _one_of("0.5", "0.8"), _same, _host_times),
     Change("compute.times", _one_of("0.8", "1.25"), _same, _compute_times),
     Change("cuda.graphs", _one_of("true"), _prepared(losses_read=0), _set(graphs=True)),

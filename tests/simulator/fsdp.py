@@ -116,11 +116,23 @@ class Sharded:
             for ahead in range(unit - 1, max(-1, unit - 1 - max(1, self.model.settings.prefetch)), -1):
                 self.gather(ahead, "backward")
 
-    def after_backward(self, unit: int) -> None:
-        """Free the unit, and reduce its gradients in fp32."""
+    def after_backward(self, unit: int, *, reduced: bool = True, kept: bool = False, added: bool = False) -> None:
+        """Free the unit, and reduce its gradients in fp32.
+
+        `reduced`: else they are kept whole, in fp32. `kept`: earlier passes kept theirs. `added`: earlier passes
+        reduced theirs, to which the shards are added.
+        """
         script, model = self.model.script, self.model
         elements = self._elements(unit)
         self.whole.discard(unit)
+        if self.low and (kept or not reduced):
+            with script.place(f"unit {unit} kept"), self._annotated(f"post_backward_accumulate (layers.{unit})", 3.0):
+                for parameter in self.parameters(unit):
+                    with model.operator("aten::add_" if kept else "aten::to", parameter.shape):
+                        moved = (10.0 if kept else 6.0) * parameter.elements
+                        model.pointwise("add" if kept else "cast", parameter.elements, moved)
+        if not reduced:
+            return
         with script.place(f"unit {unit}"), self._annotated(f"post_backward_reduce (layers.{unit})", 15.0):
             if self.reduced:
                 script.wait(self.reduced, STREAM)
@@ -129,12 +141,18 @@ class Sharded:
             script.record(f"gradients {unit}", STREAM)
             script.wait(f"gradients {unit}", REDUCE_STREAM)
             self.communicator.start(script, "reduce_scatter", elements, "Float", REDUCE_STREAM)
+            if added:
+                for parameter in self.parameters(unit):
+                    part = -(-parameter.elements // model.settings.ranks)
+                    with script.place(parameter.name), model.operator("aten::add_", (part,), (part,)):
+                        self._on(REDUCE_STREAM, "add", part, 12.0 * part)
             self.reduced = f"reduced {unit}"
             script.record(self.reduced, REDUCE_STREAM)
 
     def finish(self) -> None:
         """The root's callback at the end of backward; the next step starts with sharded parameters."""
         with self._annotated("root_post_backward_callback", 4.0):
-            self.model.script.wait(self.reduced, STREAM)
+            if self.reduced:
+                self.model.script.wait(self.reduced, STREAM)
         self.reduced = self.copied_out = ""
         self.whole.clear()

@@ -59,7 +59,7 @@ class _Loop:
                 if reducer is not None:
                     self._replicated(reducer, micro)
                 if sharded is not None:
-                    self._sharded(sharded)
+                    self._sharded(sharded, micro)
                 if settings.graphs:
                     script.actions[first:] = _captured(script.actions[first:], script.site("graph"))
                 script.thread("main")
@@ -141,8 +141,10 @@ class _Loop:
             if reduced:
                 reducer.finish()
 
-    def _sharded(self, sharded: Sharded) -> None:
-        script, model = self.script, self.model
+    def _sharded(self, sharded: Sharded, micro: int) -> None:
+        settings, script, model = self.settings, self.script, self.model
+        reduced = not settings.no_sync or micro == settings.micro_batches - 1
+        kept = settings.no_sync and micro > 0  # whole gradients of the passes before
         marks: list[int] = []
         sharded.root_before_forward()
         with script.place("model"):
@@ -163,14 +165,16 @@ class _Loop:
                 script.event(f"autograd::engine::evaluate_function: {name}", model.host.node_us),
                 script.event(name, 0.5 * model.host.node_us, arguments={"Input Dims": [list(parameter.shape)]}),
             ):
-                pass
+                if kept and not sharded.low:
+                    with model.operator("aten::add_", parameter.shape, parameter.shape, (), dtype="float"):
+                        model.pointwise("add", parameter.elements, 12.0 * parameter.elements)
 
         with script.place("backward"):
             model.backward(end, gradient)
             for unit in reversed(range(len(sharded.units))):
                 sharded.before_backward(unit)
                 model.backward(marks[unit], gradient)
-                sharded.after_backward(unit)
+                sharded.after_backward(unit, reduced=reduced, kept=kept, added=not settings.no_sync and micro > 0)
             sharded.finish()
 
 

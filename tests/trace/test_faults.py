@@ -8,6 +8,7 @@ from dptune.trace import load
 from dptune.trace.kineto.decode import decode
 
 KERNEL = {"ph": "X", "cat": "kernel", "name": "k", "pid": 0, "tid": 7, "ts": 5, "dur": 2}
+OPERATOR = {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 1, "tid": 1, "ts": 5, "dur": 2}
 SOUND = {"stream": 7, "device": 0, "correlation": 5}
 REDUCE = {"Collective name": "allreduce", "In msg nelems": 8, "Out msg nelems": 8, "dtype": "Float", "Group size": 2}
 
@@ -95,7 +96,8 @@ def test_impossible_shapes_are_named(tmp_path, dims):
 @pytest.mark.parametrize(("wrong", "level"), [(3, "partial"), (4, "unjudgeable")])
 @pytest.mark.parametrize("fault", [{"args": []}, {"dur": "x"}, {"dur": -5}])
 def test_no_verdict_rests_on_a_trace_with_many(tmp_path, wrong, level, fault):
-    (finding,) = read(tmp_path, *[KERNEL] * 20, *[KERNEL | fault] * wrong).findings
+    sound = [KERNEL | {"ts": 10 * at} for at in range(20)]
+    (finding,) = read(tmp_path, *sound, *[KERNEL | fault] * wrong).findings
     assert finding.level == level
 
 
@@ -127,3 +129,20 @@ def test_times_in_nanoseconds(tmp_path, unit, scaled):
     assert ("times-scaled" in found) == scaled
     if scaled:
         assert "half of its operators take 60.5 ms or more" in found["times-scaled"].text
+
+
+@pytest.mark.parametrize(
+    ("event", "noun"),
+    [(KERNEL | {"args": SOUND}, "device operations"), (OPERATOR | {"args": {"External id": 7}}, "operators")],
+)
+def test_a_file_that_holds_each_event_twice(tmp_path, event, noun):
+    """As after it was joined with itself. What other streams and threads do at the same time is no repetition."""
+    events = [event | {"ts": 10 * at} for at in range(6)]
+    found = _findings(tmp_path, [*events, *events])["events-twice"]
+    assert found.level == "unjudgeable"
+    assert found.text == f"t.json: 6 of 12 {noun} are in the file twice, so counts and totals are too high"
+    others = [each | {"tid": 9} for each in events]
+    assert "events-twice" not in _findings(tmp_path, [*events, *others])
+    assert _findings(tmp_path, [each | {"args": {}, "cat": "cpu_op"} for each in events]) == {}  # without numbers
+    longer = [each | {"dur": 3} for each in events]
+    assert "events-twice" not in _findings(tmp_path, [*events, *longer])

@@ -42,6 +42,7 @@ from ..measure.handmade import (  # noqa: TID252 - tests are no installed packag
     all_reduce,
     annotation,
     call,
+    copy,
     drawn,
     kernel,
     launch,
@@ -98,6 +99,23 @@ def test_one_rank_by_hand(tmp_path: Path, change: dict[str, float], step_us: flo
     made = program(load_events(tmp_path, three_steps()))
     assert off(made) == 0
     assert us(changed(made, change)) == pytest.approx(step_us)
+
+
+@pytest.mark.parametrize(("times", "step_us"), [(1.0, 100), (0.5, 55), (0.0, 55)])
+def test_a_step_begins_with_what_it_computes(tmp_path: Path, times: float, step_us: float) -> None:
+    """A copy on a stream of its own, and kernels of 30 and 25 us: the second is launched 57 us after the first.
+
+    A quicker host is steps ahead with the copies, and leaves the device the kernels alone.
+    """
+    events = []
+    for number in range(6):
+        at, first = 100 * number, 3 * number
+        events += [step(number, at, at + 100), launch(first, at + 1, at + 2), launch(first + 1, at + 3, at + 4)]
+        events += [launch(first + 2, at + 60, at + 61), copy("HtoD (Pinned -> Device)", at + 10, at + 15, first, 9)]
+        events += [kernel("a", at + 12, at + 42, first + 1), kernel("b", at + 69, at + 94, first + 2)]
+    made = program(load_events(tmp_path, events))
+    assert off(made) == 0
+    assert us(changed(made, {"host.times": times})) == pytest.approx(step_us)
 
 
 @pytest.mark.parametrize(("wanted", "step_us"), [(100, 100), (120, 100), (90, 90), (81, 81), (70, 80)])

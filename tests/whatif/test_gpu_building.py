@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
+from collections import defaultdict
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import median
@@ -34,7 +35,7 @@ from dptune.whatif.gpu.streams import across_streams, starts_of
 from dptune.whatif.gpu.unit_streams import gathers_of_units
 
 from ..measure.handmade import load_events  # noqa: TID252 - tests are no installed package
-from ..measure.test_blocked import queued, reading_the_loss  # noqa: TID252 - tests are no installed package
+from ..measure.test_blocked import on_two_streams, queued, reading_the_loss  # noqa: TID252 - tests are no installed package
 from ..simulator import pairs  # noqa: TID252 - tests are no installed package
 
 SAMPLES = Path(__file__).parents[2] / "sample_traces" / "gpu"
@@ -56,8 +57,19 @@ def of_host(view: RankView, device: DeviceView, walk: Walk, shift: int) -> list[
     launches = Launches.of(columns, device.operations)
     called_ns, launched_by = launches.called_ns.tolist(), zip(walk.launch.tolist(), walk.rows.tolist(), strict=True)
     first = dict(reversed([*launched_by]))
-    full = set(view.host.blocked.full_ends_ns.tolist())
-    most = max(launches.outstanding(launches.called_ns).tolist(), default=0)
+    blocked = view.host.blocked
+    full = dict(zip(columns.ends(blocked.full).tolist(), blocked.full.tolist(), strict=True))
+    stream_of = dict(zip(launches.rows.tolist(), launches.stream.tolist(), strict=True))
+    queue_of = {row: stream if blocked.of_streams else 0 for row, stream in stream_of.items()}
+    queues: dict[int, list[tuple[int, int, int]]] = defaultdict(list)  # by queue the row, the call and the begin
+    for row, called, begin in zip(launches.rows.tolist(), called_ns, launches.begun_ns.tolist(), strict=True):
+        queues[queue_of[row]].append((row, called, begin))
+    begun_ns = {queue: sorted(begin for _, _, begin in each) for queue, each in queues.items()}
+    numbers = {row: number for each in queues.values() for number, (row, _, _) in enumerate(each)}
+    most = max(
+        (numbers[row] - bisect_right(begun_ns[queue], at) for queue, each in queues.items() for row, at, _ in each),
+        default=0,
+    )
     depth = most if full else max(DEPTH, most)
     rows = columns.rows(RANGE_CATEGORIES, OPTIMIZER_STEP_NAME.match)
     updating = Intervals.union(columns.ts_ns[rows], columns.ends(rows))
@@ -80,14 +92,17 @@ def of_host(view: RankView, device: DeviceView, walk: Walk, shift: int) -> list[
         goes_on = at
         if name == "held":
             begun = int(walk.held.start_ns[number])
-            awaited = freeing(walk, at) if freed else ended_last(walk, begun, at)
+            into = stream_of.get(full[at]) if freed and blocked.of_streams else None
+            awaited = freeing(walk, at, into) if freed else ended_last(walk, begun, at)
             if awaited is not None:
                 what, row, since, kind = awaited
                 item.waits.append(((rank, what, row), at - since, kind))
                 goes_on = begun
         launched = bisect_left(called_ns, at)
-        if launched > depth:
-            room = launches.rows.tolist()[launched - 1 - depth]
+        if launched:
+            last = int(launches.rows[launched - 1])
+            freeing_number = numbers[last] - depth
+            room = queues[queue_of[last]][freeing_number][0] if freeing_number >= 0 else None
             if room in first:
                 item.waits.append(((rank, "begin", first[room]), 0.0, Kind.QUEUE))
         if before is not None:
@@ -99,8 +114,10 @@ def of_host(view: RankView, device: DeviceView, walk: Walk, shift: int) -> list[
     return found
 
 
-def freeing(walk: Walk, at: int) -> tuple[str, int, int, Kind] | None:
-    begun = [place for place, begin in enumerate(walk.begin.tolist()) if begin <= at]
+def freeing(walk: Walk, at: int, stream: int | None) -> tuple[str, int, int, Kind] | None:
+    streams = walk.columns.queue[walk.rows].tolist()
+    of_queue = [place for place in range(len(streams)) if stream in (None, streams[place])]
+    begun = [place for place in of_queue if walk.begin[place] <= at]
     return ("begin", int(walk.rows[begun[-1]]), int(walk.begin[begun[-1]]), Kind.QUEUE) if begun else None
 
 
@@ -296,6 +313,12 @@ def test_simulated_steps_are_built_as_one_by_one(tmp_path: Path, seed: int, rank
 @pytest.mark.parametrize("freed_us", [0.0, 5.0])
 def test_a_full_queue_is_built_as_one_by_one(tmp_path: Path, freed_us: float) -> None:
     made = compared(load_events(tmp_path, queued(20, 300, depth=200, freed_us=freed_us)[0]))
+    assert any(edge.kind == Kind.QUEUE for edges in made.edges for edge in edges)
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_full_queues_of_two_streams_are_built_as_one_by_one(tmp_path: Path, shared: bool) -> None:
+    made = compared(load_events(tmp_path, on_two_streams(1.0, depth=100, shared=shared)[0]))
     assert any(edge.kind == Kind.QUEUE for edges in made.edges for edge in edges)
 
 

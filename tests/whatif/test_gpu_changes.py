@@ -397,6 +397,99 @@ def test_a_queue_without_what_is_launched_no_more_has_more_room() -> None:
     assert requeued(made, set()) is made
 
 
+def test_each_queue_has_the_room_of_what_is_launched_into_it() -> None:
+    """Launches into two queues of one place in turn: call 5 comes once 4 has room, behind 2; without that, behind 0."""
+    edges: list[list[Edge]] = []
+    for number in range(6):
+        call = len(edges)
+        waits = [Edge(call - 2, 1.0, Kind.HOST)] if number else []
+        if number >= 3:
+            waits.append(Edge(call - 5, 0.0, Kind.QUEUE))
+        edges.append(waits)
+        edges.append([Edge(call, 0.0, Kind.LAUNCH), *([Edge(call - 1, 100.0, Kind.COMPUTE)] if number else [])])
+    made = Program([*range(12)], edges, [], [], None, 1, ranks=[0] * 12)
+    made = replace(made, queues=dict.fromkeys((3, 7, 11), 1))
+    fewer = requeued(made, {4})
+    waited = [[edge.item for edge in each if edge.kind == Kind.QUEUE] for each in fewer.edges]
+    assert waited[10] == [1]
+    assert waited[8] == [3]
+
+
+def passes_that_copy() -> Program:
+    """Two passes a step: a kernel of 100, then a copy of 10 into a bucket, which is reduced in 50 beside what follows.
+
+    A gap of 2 is before each kernel and copy. The queue has room for three launches.
+    """
+    edges: list[list[Edge]] = [[], []]
+    recorded, borders = [0, 0], [1]
+    begins: list[int] = []
+    passes: list[dict[str, int]] = []
+
+    def add(*waits: Edge) -> int:
+        edges.append([*waits])
+        recorded.append(round(max(recorded[edge.item] + edge.lag_ns for edge in waits)))
+        return len(edges) - 1
+
+    def launched(host: int, *waits: Edge) -> tuple[int, int]:
+        full = [Edge(begins[-3], 0.0, Kind.QUEUE)] if len(begins) >= 3 else []
+        call = add(Edge(host, 1.0, Kind.HOST), *full)
+        begins.append(add(Edge(call, 0.0, Kind.LAUNCH), *waits))
+        return call, begins[-1]
+
+    host, device = 0, 1
+    for _ in range(STEPS):
+        for _ in range(2):
+            host, begin = launched(host, Edge(device, 2.0, Kind.ORDER))
+            kernel = add(Edge(begin, 100.0, Kind.COMPUTE))
+            copying, begin = launched(host, Edge(kernel, 2.0, Kind.ORDER))
+            device = add(Edge(begin, 10.0, Kind.COMPUTE))
+            host, begin = launched(copying, Edge(device, 0.0, Kind.ORDER))
+            over = add(Edge(begin, 50.0, Kind.EXCHANGE, 0))
+            passes.append({"ready": device, "called": copying, "issued": host, "begin": begin, "over": over})
+        borders.append(device)
+    reductions = [
+        Reduction(
+            step=number // 2,
+            gradient_bytes=(50,),
+            ready={0: (each["ready"],)},
+            called={0: (each["called"],)},
+            buckets=(Bucket(0, 0, {0: each["begin"]}, {0: each["over"]}),),
+            moves=(each["ready"],),
+            calls=(each["called"], each["issued"]),
+        )
+        for number, each in enumerate(passes)
+    ]
+    steps = [Stretch(0, number, borders[number], borders[number + 1]) for number in range(STEPS)]
+    made = Program(recorded, edges, [Message("all_reduce", 50, "float")], steps, Link(0.0, 1.0), 1)
+    return replace(made, reductions=reductions, ranks=[0] * len(edges))
+
+
+def test_a_pass_that_reduces_nothing_leaves_no_gap_of_its_copies_and_its_room_in_the_queue() -> None:
+    made = passes_that_copy()
+    assert made.run() == made.recorded_ns
+    assert made.step_ns() == 2 * (102 + 12)
+    silent = changed(made, {"ddp.no_sync": True})
+    assert silent.step_ns() == 102 + 102 + 12
+    for program in (made, silent):
+        used = {
+            edge.item
+            for each in program.edges
+            for edge in each
+            if edge.kind in (Kind.COMPUTE, Kind.EXCHANGE) and edge.lag_ns
+        }
+        launches = sorted(
+            (edge.item, begin) for begin in used for edge in program.edges[begin] if edge.kind == Kind.LAUNCH
+        )
+        begins = [begin for _, begin in launches]
+        behind = [
+            sum(call < place for call, _ in launches) - begins.index(edge.item)
+            for place, each in enumerate(program.edges)
+            for edge in each
+            if edge.kind == Kind.QUEUE
+        ]
+        assert set(behind) == {3}
+
+
 def on_two_hosts(*, arrivals: bool = False) -> Program:
     """Four ranks on two hosts: 100 of compute, a gather and a reduce-scatter of 120 bytes, then an update of 10.
 

@@ -40,7 +40,8 @@ def told_and_true(run: Run, change: str, value: str, folder: Path) -> tuple[floa
     after = pairs.simulated(CHANGES[change].apply(run, value), traced=True)
     recorded = load([folder])
     model = RunModel.of(recorded, measure(recorded))
-    setting: dict[str, Value] = {change: {"true": True, "false": False}.get(value) if value.isalpha() else float(value)}
+    words: dict[str, Value] = {"true": True, "false": False}
+    setting: dict[str, Value] = {change: words.get(value, value) if value.isalpha() else float(value)}
     predicted = model.predict(setting)
     return predicted.step_ns / model.step_ns, pairs.mean_step_ns(after) / pairs.mean_step_ns(before), model
 
@@ -95,6 +96,15 @@ def told_and_true(run: Run, change: str, value: str, folder: Path) -> tuple[floa
             id="gathered ahead already",
             marks=pytest.mark.thorough,
         ),
+        pytest.param(
+            "fsdp.no_sync", "true", {**FSDP, "micro_batches": 2}, 0.2, 5.0, 0.02, id="reductions of units once per step"
+        ),
+        pytest.param(
+            "fsdp.no_sync", "true", {**FSDP, "micro_batches": 3}, 1.0, 200.0, 0.02, id="host time of reductions"
+        ),
+        pytest.param("fsdp.units", "3", FSDP, 0.2, 5.0, 0.02, id="units gathered together"),
+        pytest.param("fsdp.units", "1", FSDP, 0.2, 20.0, 0.02, id="one unit hides nothing"),
+        pytest.param("wrapper", "ddp", FSDP, 0.2, 20.0, 0.02, id="buckets in place of units"),
         pytest.param("syncs.removed", "true", {**FSDP, "losses_read": 1}, 0.2, 5.0, 0.02, id="first gathers wait"),
     ],
 )

@@ -68,6 +68,16 @@ def test_what_no_model_knows_is_of_the_step_after_of_its_compute_and_of_what_is_
     assert (told.low_ns, told.high_ns) == (round(235_000 - off), round(235_000 + off))
 
 
+def test_what_no_model_predicts_is_known_without_a_replay():
+    """A bound is something known; a replay would end in an error here."""
+    model = ground()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("dptune.whatif.run_model.step_ns", lambda model: 1 / 0)
+        assert model.lack({"ddp.no_sync": True}) == ""
+        assert model.lack({"optimizer.fused": True}) == ""
+        assert model.lack({"fsdp.units": 2}) == "fsdp.units has no effect: the script does not call fully_shard"
+
+
 def test_several_processes_tell_more_surely():
     """6 % of the 50 that no_sync saves, instead of 8 %, and 4.5 % of the 370 that are computed then, instead of 5 %."""
     made = ground(variants=())

@@ -17,9 +17,10 @@ from dptune.advise.limits import milliseconds
 from dptune.finding import Finding
 from dptune.measured import CUT_SHORT, Measured, RankFigures, StepsFigures, by_profiler, digits
 from dptune.rule import Rule
+from dptune.runfile.exit_status import exit_text
 from dptune.runfile.facts import Facts
 from dptune.runfile.links import unmeasured
-from dptune.runfile.record import LEAST_JUDGED_STEPS, RunRecord
+from dptune.runfile.record import LEAST_JUDGED_STEPS, RunRecord, Schedule
 from dptune.trace.kineto.limitations import DAMAGED
 
 ENOUGH_STEPS = 10  # of which one unusual step changes neither the median nor the quartiles by much
@@ -77,7 +78,7 @@ def recording(record: RunRecord | None, facts: Sequence[Facts]) -> Iterator[Find
         yield Finding(code="links-unmeasured", level="info", text=text)
     if record is None or (record.ending.how == "complete" and not facts):
         return
-    status = "" if record.ending.exit_status is None else f" (exit status {record.ending.exit_status})"
+    status = "" if record.ending.exit_status is None else f" ({exit_text(record.ending.exit_status)})"
     if facts and all(rank.ended == "complete" for rank in facts):
         if record.ending.how != "complete":
             text = f"the script failed{status} after the recording was complete"
@@ -98,7 +99,7 @@ def recording(record: RunRecord | None, facts: Sequence[Facts]) -> Iterator[Find
         "interrupted": "was interrupted",
         "timed-out": "was ended",
     }.get(record.ending.how, f"failed{status}")
-    text = f"the script {how} after {made} of the {record.schedule.total_steps} optimizer steps a recording needs"
+    text = f"the script {how} after {made} of the {_needed(record.schedule)} optimizer steps a recording needs"
     text += f": {record.ending.note}" if record.ending.note else ""
     traced = any(window.name in ("light", "detailed") and window.trace for rank in facts for window in rank.windows)
     code = "recording-short" if record.ending.how in ("complete", "script-ended") else "recording-broken-off"
@@ -138,6 +139,13 @@ def why_not_asked(rule: Rule, trust: Trust, *, recorded: bool = True) -> str:
 def _first(trust: Trust) -> str:
     reason = next(finding.text for finding in trust.findings if finding.level == "unjudgeable")
     return f"{NO_VERDICT}: {reason}"
+
+
+def _needed(schedule: Schedule) -> str:
+    """How many steps a recording has: more where step times vary, if several ranks or GPUs run."""
+    most = schedule.total_steps
+    least = most - schedule.light_steps + schedule.light
+    return str(most) if least == most else f"{least} to {most}"
 
 
 def steady_steps(rank: RankFigures) -> int:

@@ -50,7 +50,7 @@ _REMEDIES = {
     **dict.fromkeys(
         (
             *("events-unreadable", "fields-unreadable", "negative-durations"),
-            *("device-events-damaged", "device-events-untimed", "durations-missing", "times-scaled"),
+            *("device-events-damaged", "device-events-untimed", "durations-missing", "times-scaled", "events-twice"),
         ),
         "The trace file is damaged or was edited. Copy it again from where it was recorded, or record again. To judge "
         "only the other ranks, pass only their traces.",

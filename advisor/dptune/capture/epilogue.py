@@ -9,6 +9,7 @@ from dptune.capture.session import Recording
 from dptune.errors import CaptureError
 from dptune.knobs import UNKNOWN
 from dptune.runfile import paths
+from dptune.runfile.exit_status import exit_text
 from dptune.runfile.links import LINKS_JSON
 
 _COUNTS = (
@@ -28,7 +29,7 @@ def lines(made: Recording, links: Sequence[str] | None = None) -> list[str]:
     Raises CaptureError, with the script's own status, where nothing was recorded or the script hung.
     """
     ending, count = made.ending, len(made.ranks)
-    status = f"exit status {ending.exit_status}" + (f": {ending.note}" if ending.note else "")
+    status = exit_text(ending.exit_status) + (f": {ending.note}" if ending.note else "")
     if made.hung:
         raise CaptureError(ending.note, _after_a_hang(made))
     if not count:

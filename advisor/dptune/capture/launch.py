@@ -22,6 +22,16 @@ from dptune.runfile.record import typed_command
 
 # torchrun's and deepspeed's option; accelerate's counts all nodes, which is more than enough
 _ASKS_FOR = re.compile(r"--(?:nproc[-_]per[-_]node|num_processes|num_gpus|ntasks-per-node)[= ](\d{1,5})\b")
+_TRACE = ("a trace or a report", "`dptune report {path}` reads it")
+_NO_SCRIPTS = {
+    ".ipynb": (
+        "a notebook",
+        "in a cell, use `with dptune.profile() as prof:` and call `prof.step()` after each step; or convert it: "
+        "`jupyter nbconvert --to script {path}`",
+    ),
+    ".json": _TRACE,
+    ".gz": _TRACE,
+}
 _INJECTED = Path(__file__).parent / "injected"
 
 
@@ -65,6 +75,9 @@ class Script:
     def check(self) -> None:
         """Raise CaptureError where there is nothing for Python to run."""
         path, usage = Path(self.target), "give the script to run, then its own arguments: train.py --epochs 3"
+        if path.is_file() and not self.module and path.suffix in _NO_SCRIPTS:
+            what, hint = _NO_SCRIPTS[path.suffix]
+            raise CaptureError(f"{path} is {what}, not a script", hint.format(path=path))
         if self.module or path.is_file() or (path / "__main__.py").is_file():
             return
         if (path / paths.RUN_JSON).is_file():

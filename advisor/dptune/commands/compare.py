@@ -9,8 +9,8 @@ is shown and the verdict is inconclusive. A verdict needs at least four runs per
 random order: if all of A came before all of B, no verdict is given. The test compares one time per run (exact
 Wilcoxon-Mann-Whitney, two-sided, at most 5 % false positives).
 
-If a class of time cannot be separated in every run, for example waiting for input where no DataLoader was seen, it is
-merged with the class that holds it in the other run, and the report says why. Untraced step times can be compared
+If a class of time is known in some runs only, for example waiting for input where a DataLoader was recorded, it is
+merged with the class that contains it in the others, and the report says why. Untraced step times can be compared
 without traced steps.
 
 Runs on different devices, numbers of ranks, torch versions or batch sizes are not comparable: that is an error, unless

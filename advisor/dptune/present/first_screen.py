@@ -177,7 +177,7 @@ def _devices(measured: Measured) -> str:
 
 
 def _rates(measured: Measured) -> list[str]:
-    """Step time, samples per second and MFU; which average it is where that is no median of untraced steps."""
+    """Step time, samples and tokens per second, MFU; which average the time is where no median of untraced steps."""
     time_ns = measured.step.known("time_ns")
     if time_ns is None:
         return []
@@ -190,7 +190,10 @@ def _rates(measured: Measured) -> list[str]:
     if samples and mean_ns:
         about = "~" if measured.samples_inferred else ""
         found.append(f"{about}{samples / mean_ns * 1e9:,.0f} samples/s")
-    return [*found, *_utilization(measured.known("efficiency"))]
+    efficiency = measured.known("efficiency")
+    if efficiency is not None and (tokens := efficiency.known("tokens_per_s")) is not None:
+        found.append(f"{tokens:,.0f} tokens/s")
+    return [*found, *_utilization(efficiency)]
 
 
 def _utilization(efficiency: EfficiencyFigures | None) -> Iterator[str]:

@@ -6,7 +6,7 @@ reason is left out and named below. Where the page is too narrow for columns, ea
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import NamedTuple
 
 from dptune.present.amounts import Hole
@@ -15,6 +15,9 @@ from dptune.present.visible import visible
 
 Cell = str | Hole
 _GAPS = (2, 1)
+_ROUNDS = 2
+_HEAD = 3  # one part in so many of a cut text is its start, where it is cut in the middle
+_WORDS = "_:<.,("  # signs that end a word of a name
 
 
 class Column(NamedTuple):
@@ -68,8 +71,9 @@ def _drawn(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int,
         widths, excess = _widths(columns, rows, width - len(indent) - gap * (len(columns) - 1))
         if excess <= 0:
             yield (_cells([column.heading for column in columns], columns, widths, indent, gap, "dim"),)
-            for row in rows:
-                yield (_cells(row, columns, widths, indent, gap, "plain"),)
+            cut = [_shortened([row[i] for row in rows], room) for i, room in enumerate(widths)]
+            for pieces in zip(*cut, strict=True):
+                yield (_cells(pieces, columns, widths, indent, gap, "plain"),)
             return
     for row in rows:
         said = ", ".join(f"{column.heading} {text}" for column, text in zip(columns, row, strict=True))
@@ -91,8 +95,38 @@ def _widths(columns: Sequence[Column], rows: Sequence[Sequence[str]], room: int)
 def _cells(
     texts: Sequence[str], columns: Sequence[Column], widths: Sequence[int], indent: str, gap: int, role: Role
 ) -> Span:
-    pieces = []
-    for text, column, room in zip(texts, columns, widths, strict=True):
-        short = text if len(text) <= room else f"{text[: room - 2]}.."
-        pieces.append(f"{short:>{room}}" if column.right else f"{short:<{room}}")
+    pieces = [
+        f"{text:>{room}}" if column.right else f"{text:<{room}}"
+        for text, column, room in zip(texts, columns, widths, strict=True)
+    ]
     return Span((indent + (" " * gap).join(pieces)).rstrip(), role)
+
+
+def _shortened(texts: Sequence[str], room: int) -> list[str]:
+    """Texts cut to the room: at the end, or in the middle where different ones would look the same."""
+    cut = [text if len(text) <= room else f"{text[: room - 2]}.." for text in texts]
+    for _ in range(_ROUNDS):  # those that still look the same differ further on
+        alike: dict[str, set[str]] = {}
+        for text, short in zip(texts, cut, strict=True):
+            alike.setdefault(short, set()).add(text)
+        cut = [
+            short if len(alike[short]) == 1 else _from_difference(text, _same(alike[short]), room)
+            for text, short in zip(texts, cut, strict=True)
+        ]
+    return cut
+
+
+def _same(texts: Collection[str]) -> int:
+    """How many characters all of them start with."""
+    first, last = min(texts), max(texts)
+    return next((i for i, (here, there) in enumerate(zip(first, last, strict=False)) if here != there), len(first))
+
+
+def _from_difference(text: str, same: int, room: int) -> str:
+    """The start of a text and, from the word in which it differs from others, as much as there is room for."""
+    head = room // _HEAD
+    left = room - head - 2
+    start = max(text.rfind(sign, 0, same) + 1 for sign in _WORDS)
+    start = max(head, min(max(start, same - left // 2), len(text) - left))
+    rest = text[start:]
+    return f"{text[:head]}..{rest if len(rest) <= left else f'{rest[: left - 2]}..'}"

@@ -24,6 +24,7 @@ from dptune.measure.steps.accumulation import samples_per_step
 from dptune.measure.steps.times import durations
 from dptune.prove.result import SideName, Status, Trial
 from dptune.runfile import form
+from dptune.runfile.exit_status import exit_text
 from dptune.runfile.facts import Facts
 from dptune.runfile.record import Schedule
 from dptune.runfile.redaction import redacted_text
@@ -145,7 +146,7 @@ def _ending(made: Recording, output: Path) -> tuple[Status, str]:
     said = _last_said(output)
     if _OUT_OF_MEMORY.search(said) or "out of memory" in ending.note:
         return "out of memory", _reason(said) or ending.note
-    return "failed", _reason(said) or f"exit status {ending.exit_status}{_last_line(said)}"
+    return "failed", _reason(said) or f"{exit_text(ending.exit_status)}{_last_line(said)}"
 
 
 def _last_said(output: Path) -> str:

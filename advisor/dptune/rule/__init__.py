@@ -12,7 +12,7 @@ from dptune.rule.ranks import LEADING
 from dptune.rule.recorded import Predictor
 from dptune.rule.savings import UNVALIDATED, RuleModule, RunView
 from dptune.runfile.broadcast_losses import BroadcastLossFacts
-from dptune.runfile.call_path import call_path
+from dptune.runfile.call_path import CallPath, call_path
 from dptune.runfile.changed_samples import ChangedSampleFacts
 from dptune.runfile.clipping import ClippingFacts
 from dptune.runfile.communication import CallFacts, DdpFacts
@@ -61,6 +61,7 @@ __all__ = [
     "ActiveDropoutFacts",
     "BroadcastLossFacts",
     "CallFacts",
+    "CallPath",
     "ChangedSampleFacts",
     "ClippingFacts",
     "CountedPaddingFacts",

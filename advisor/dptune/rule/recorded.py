@@ -80,7 +80,8 @@ class RecordedView:
         if not names or inferred is None:
             raise Missing(NEEDS_RECORDING)
         if unknown := [name for name in names if name not in inferred.confidence and _holds(inferred.facts, name)]:
-            raise Missing(f"the trace does not show {_in_words(unknown[0])}: record with `dptune profile`")
+            lacking = WORDS.get(unknown[0], f"`{unknown[0]}`")
+            raise Missing(f"the trace does not show {lacking}: record with `dptune profile`")
         self.used.update(names)
         facts: Facts = inferred.facts
         return facts
@@ -299,20 +300,23 @@ class RecordedView:
             raise Missing("the traces do not separate the forward pass from the rest")
         return part * phases["forward"].compute_ns / self.measured.account.window_ns
 
-    def agreed_share(self, share: float, rank: int, name: str, at: str) -> float:
-        """A function's share of the few detailed steps, limited to its upper bound from stack samples of many steps."""
-        found = self.found_share(rank, name, at)
-        return share if found is None else min(share, found[1])
+    def agreed_share(self, share: float, rank: int, name: str, at: str, calling: str = "") -> float:
+        """A function's share of the few detailed steps, limited to its upper bound from stack samples of many steps.
+
+        `calling`: the share of a library's function that it calls; a trace may have another name for it than samples.
+        """
+        found = self.found_share(rank, name, at, calling=calling)
+        return share if found is None or (calling and not found[0]) else min(share, found[1])
 
     def found_share(
-        self, rank: int, name: str, at: str, without: Sequence[tuple[str, str]] = ()
+        self, rank: int, name: str, at: str, without: Sequence[tuple[str, str]] = (), calling: str = ""
     ) -> tuple[float, float] | None:
         """The share of a rank's untraced steps in which a function is on the stack, and its upper bound.
 
-        Time in the functions that it calls is included, except those of `without` (name and place). None where there
-        are too few stack samples.
+        Time in functions that it calls is included; `without` and `calling`: see `sampled_share`. None for few samples.
         """
-        return found_share(self.facts, rank, name, _file(at), [(each, _file(place)) for each, place in without])
+        left_out = [(each, _file(place)) for each, place in without]
+        return found_share(self.facts, rank, name, _file(at), left_out, calling)
 
     def sampled_share(
         self,
@@ -382,10 +386,6 @@ def _holds(facts: Facts, name: str) -> bool:
     """Whether a field is asked for of records that there are: without any, it has no value that could be missing."""
     record, _, field_name = name.partition(".")
     return not field_name or record not in ("ddp", "fsdp", "optimizers", "loaders") or bool(getattr(facts, record))
-
-
-def _in_words(name: str) -> str:
-    return WORDS.get(name, f"`{name}`")
 
 
 def _file(at: str) -> str:

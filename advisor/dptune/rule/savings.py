@@ -16,7 +16,7 @@ from dptune.rule.ranks import RanksView
 from dptune.runfile.hot_lines import part_at, passes, sampled_by_rank
 from dptune.runfile.removed import Share, saved_share, saved_share_of_steps
 from dptune.runfile.repeated_forward import RepeatedForwardFacts
-from dptune.runfile.same_results import SameResultFacts
+from dptune.runfile.same_results import SameResultFacts, shares_again
 from dptune.runfile.slow_steps import SlowSteps, share_of
 
 _SAVED_PART = (0.8, 1.1)  # of the time of removed work: lower and upper end
@@ -159,20 +159,20 @@ class RunView(RanksView):
         how = f"the time of these calls in {steps} warm-up steps; the interval includes how it varies"
         return self.removed(spent, how, timed=True) if spent and self.times_hold else None
 
-    def without_same(self, found: SameResultFacts, most: float) -> Saving | None:
+    def without_same(self, found: Sequence[SameResultFacts], most: float) -> Saving | None:
         """What a CPU run saves without operators that compute the same again, by their times in warm-up steps.
 
-        `most` is the upper end that is known otherwise. None where fewer than two steps were compared, where times do
-        not hold, and where the saving may be zero.
+        `found`: of one or more functions; `most` is the upper end that is known otherwise. None where fewer than two
+        steps were compared, where times do not hold, and where the saving may be zero.
         """
         spent = {}
         for facts in self.facts:
-            for result in facts.same_results:
-                if result.kind == found.kind and len(result.step_ns) > 1:
-                    times = zip(result.again_ns, result.step_ns, strict=True)
-                    shares = [min(1.0, again / step) for again, step in times]
-                    spent[facts.rank] = Share(min(shares), median(shares), max(most, *shares))
-        how = f"the time of these operators in {len(found.step_ns)} warm-up steps; the interval includes how it varies"
+            same = [result for result in facts.same_results if any(result.kind == each.kind for each in found)]
+            shares = shares_again(same)
+            if len(shares) > 1:
+                spent[facts.rank] = Share(min(shares), median(shares), max(most, *shares))
+        steps = len(found[0].step_ns)
+        how = f"the time of these operators in {steps} warm-up steps; the interval includes how it varies"
         return self.removed(spent, how, timed=True) if spent and self.times_hold else None
 
     def sampled(

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from dptune.runfile.facts import Facts
 from dptune.runfile.window import SampledFacts
 
 _LEAST_LOOKS = 3  # fewer may be chance
-_LEAST_SHARE = 0.15  # of the function's time, for a line
-_MOST_CALLERS, _MOST_LINES = 4, 3
+_LEAST_SHARE = 0.1  # of the function's time, for a line
+_MOST_CALLERS, _MOST_LINES = 4, 5
 _FRAME = re.compile(r"(?P<function>.+) \((?P<file>.+):(?P<line>\d+)\)")
 _WITHIN = re.compile(r"\.?<(?:listcomp|setcomp|dictcomp|genexpr|lambda)>")  # of the function around it
 _MODULE = "<module>"
@@ -23,12 +23,15 @@ class CallPath:
     """Lines of the script, as `file:line`.
 
     `called_at`: those that lead to the function, outermost first, on the way on which it was found most; the last ones
-    where there are many. `lines`: those within the function, or that it was in while others ran, with the share of
-    the function's time; empty where one line takes nearly all of it, or samples are too few.
+    where there are many. `lines`: those within the function that take most time, with their share of its time; where
+    one of them takes nearly all and calls another function of the script, those within that one, and so on. Empty where
+    one line of the function itself takes nearly all of it, or samples are too few. `loops`: the loops around these
+    lines, with the share of the function's time in each.
     """
 
     called_at: tuple[str, ...] = ()
     lines: tuple[tuple[str, float], ...] = ()
+    loops: tuple[tuple[str, float], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -36,6 +39,7 @@ class _Frame:
     function: str
     file: str
     line: str
+    loop: int = 0
 
     @property
     def place(self) -> str:
@@ -54,28 +58,70 @@ def call_path(facts: Sequence[Facts], name: str, at: str) -> CallPath:
     file = at.rpartition(":")[0] or at
     name = _with_class(facts, name, at)
     ways: Counter[tuple[str, ...]] = Counter()
-    spent: Counter[str] = Counter()
-    looks: Counter[str] = Counter()
+    within: list[_Spent] = []
     for sample in _sampled(facts):
         frames = list(_frames(sample))
         own = [number for number, frame in enumerate(frames) if frame.is_of(name, file)]
         own = own or [number for number, frame in enumerate(frames) if number and frames[number - 1].place == at]
         if not own:
             continue
-        spent_ns, line = sum(sample.spent_ns), frames[own[-1]].place
-        spent[line] += spent_ns
-        looks[line] += sample.looks
-        ways[_callers(frames[: own[0]])] += spent_ns
-    total_ns = sum(spent.values())
-    if not total_ns or sum(looks.values()) < _LEAST_LOOKS:
+        within.append(_Spent(frames[own[-1] :], sum(sample.spent_ns), sample.looks))
+        ways[_callers(frames[: own[0]])] += within[-1].ns
+    if not sum(spent.ns for spent in within) or sum(spent.looks for spent in within) < _LEAST_LOOKS:
         return CallPath()
-    lines = [
-        (line, ns / total_ns)
-        for line, ns in spent.most_common(_MOST_LINES)
-        if ns >= _LEAST_SHARE * total_ns and looks[line] >= _LEAST_LOOKS
-    ]
     (way, _), *_ = ways.most_common(1)
-    return CallPath(way[-_MOST_CALLERS:], tuple(lines) if len(lines) > 1 else ())
+    return CallPath(way[-_MOST_CALLERS:], *_divided(within))
+
+
+@dataclass(frozen=True)
+class _Spent:
+    """The frames of a sample from a function inwards, and its time."""
+
+    frames: Sequence[_Frame]
+    ns: int
+    looks: int
+
+
+def _divided(within: Sequence[_Spent]) -> tuple[tuple[tuple[str, float], ...], tuple[tuple[str, float], ...]]:
+    """The lines that take most of the time, in the function or what it calls, and the loops around them."""
+    total_ns = sum(spent.ns for spent in within)
+    own = {spent.frames[0].place for spent in within}
+    while (nearly_all := _inside_one_line(within, total_ns)) is not None:
+        within = nearly_all
+    lines = _most(((spent.frames[0].place, spent) for spent in within), total_ns)
+    loops = _most(((_loop(spent.frames[0]), spent) for spent in within if spent.frames[0].loop), total_ns)
+    return (() if len(lines) == 1 and lines[0][0] in own else lines), loops
+
+
+def _inside_one_line(within: Sequence[_Spent], total_ns: int) -> list[_Spent] | None:
+    """What the one line that takes nearly all of the time calls; None where there is none, or it calls little."""
+    by_line: Counter[str] = Counter()
+    for spent in within:
+        if len(spent.frames) > 1:
+            by_line[spent.frames[0].place] += spent.ns
+    for line, ns in by_line.most_common(1):
+        if ns > (1 - _LEAST_SHARE) * total_ns:
+            inner = [spent for spent in within if len(spent.frames) > 1 and spent.frames[0].place == line]
+            return [_Spent(spent.frames[1:], spent.ns, spent.looks) for spent in inner]
+    return None
+
+
+def _loop(frame: _Frame) -> str:
+    return f"{frame.file}:{frame.loop}"
+
+
+def _most(places: Iterable[tuple[str, _Spent]], total_ns: int) -> tuple[tuple[str, float], ...]:
+    """Those with a considerable share of the time, most first."""
+    ns: Counter[str] = Counter()
+    looks: Counter[str] = Counter()
+    for place, spent in places:
+        ns[place] += spent.ns
+        looks[place] += spent.looks
+    return tuple(
+        (place, spent_ns / total_ns)
+        for place, spent_ns in ns.most_common(_MOST_LINES)
+        if spent_ns >= _LEAST_SHARE * total_ns and looks[place] >= _LEAST_LOOKS
+    )
 
 
 def _with_class(facts: Sequence[Facts], name: str, at: str) -> str:
@@ -100,6 +146,7 @@ def _sampled(facts: Sequence[Facts]) -> Iterator[SampledFacts]:
 
 def _frames(sample: SampledFacts) -> Iterator[_Frame]:
     """The frames of a sample; a comprehension is part of the function around it."""
-    for frame in sample.path:
+    loops = sample.loops if len(sample.loops) == len(sample.path) else [0] * len(sample.path)
+    for frame, loop in zip(sample.path, loops, strict=True):
         if match := _FRAME.fullmatch(frame):
-            yield _Frame(_WITHIN.sub("", match["function"]) or _MODULE, match["file"], match["line"])
+            yield _Frame(_WITHIN.sub("", match["function"]) or _MODULE, match["file"], match["line"], loop)

@@ -96,7 +96,8 @@ class CallFacts:
     `through`: the function of an installed package that the script calls there, as `lightning.LightningModule.log`,
     or as `torch.clip_grad_norm_` where torch communicates for a sharded tensor (`function` is then
     `redistribute_local_tensor`). `after_updates`: the calls between an optimizer step and the next backward pass;
-    `caller`: the function of the script that the line is in, empty outside of functions.
+    `caller`: the function of the script that the line is in, empty outside of functions; `trained`: its source shows
+    that training uses the result.
     """
 
     function: str
@@ -111,6 +112,7 @@ class CallFacts:
     through: str = ""
     after_updates: int = 0
     caller: str = ""
+    trained: bool = False
 
 
 @dataclass

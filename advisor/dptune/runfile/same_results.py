@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 
@@ -49,3 +50,9 @@ class SameResultFacts:
     def forward_part(self) -> float:
         """Their part of the host's time in operators outside of backward passes and optimizers."""
         return min(1.0, sum(self.again_ns) / sum(self.forward_ns)) if sum(self.forward_ns) else 0.0
+
+
+def shares_again(functions: Sequence[SameResultFacts]) -> list[float]:
+    """By watched step, the share of it that these functions together spend in such operators."""
+    steps = zip(*(zip(each.again_ns, each.step_ns, strict=True) for each in functions), strict=True)
+    return [min(1.0, sum(again for again, _ in step) / step[0][1]) for step in steps]

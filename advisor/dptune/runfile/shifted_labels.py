@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass
@@ -11,8 +11,11 @@ class ShiftedLabelFacts:
 
     Of `targets` that the loss does not ignore, `after_next` equal the input two positions later, for the loss and the
     ids with most of them; `following` is the largest share of a loss's targets that equal the input one position later.
+    `loss_shifts_at`: lines of the script's functions that compute cross entropies which slice from the second position
+    on, where most targets are two positions ahead.
     """
 
     targets: int
     after_next: int
     following: float
+    loss_shifts_at: list[str] = field(default_factory=list)

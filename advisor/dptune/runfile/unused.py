@@ -48,10 +48,12 @@ class RepeatedPassFacts:
 
     `passes` counts them per step, all of which add to the same gradients; `again_ns` is the host time of all but the
     first of each step, in the untraced window. `shared_part` is the part of their time in operators that an earlier
-    pass of the step went through, as timed in warm-up steps on a CPU; None if not known.
+    pass of the step went through, as timed in warm-up steps on a CPU; None if not known. `also_at`: other calls of
+    backward that go through the graph which this one keeps.
     """
 
     where: str | None = None
     passes: float = 0.0
     again_ns: int = 0
     shared_part: float | None = None
+    also_at: list[str] = field(default_factory=list)

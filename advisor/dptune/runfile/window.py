@@ -24,8 +24,9 @@ class SampledFacts:
     of the lines, and `form_at` the index of this line in `path`: `constants` (it calls a function of the script with
     constants only), `copy`, `tensor` (made of Python values), `reading`, `writing`, `histogram`, `rows` (of a table),
     `sorting`, `weighted` (draws), `deque` (draws from it), `joining` (of all values so far), `items` or `elements` (a
-    loop over single values); empty if none is known. `spent_ns` is the time by step of the window, numbered from 0 in
-    `steps`, and `looks` the number of samples.
+    loop over single values); empty if none is known. `loops`: for each line of `path`, the line of the innermost loop
+    of its function around it, 0 without one. `spent_ns` is the time by step of the window, numbered from 0 in `steps`,
+    and `looks` the number of samples.
     """
 
     path: list[str] = field(default_factory=list)
@@ -37,6 +38,7 @@ class SampledFacts:
     spent_ns: list[int] = field(default_factory=list)
     form: str = ""
     form_at: int = 0
+    loops: list[int] = field(default_factory=list)
 
 
 @dataclass

@@ -1,11 +1,23 @@
-"""The steps as the host marked them: one range for each number."""
+"""The steps as the host marked them, one range for each number; and whether a trace shows compute at all."""
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 
+from dptune.trace.collective_kernels import library_of
 from dptune.trace.columns import Columns, Ints
-from dptune.trace.kernels import RANGE_CATEGORIES, STEP_NAME
+from dptune.trace.kernels import (
+    COLLECTIVE_PREFIXES,
+    KERNEL_CATEGORIES,
+    MTIA_CATEGORIES,
+    OPERATOR_CATEGORIES,
+    RANGE_CATEGORIES,
+    STEP_NAME,
+)
+
+_NO_COMPUTE = re.compile(r"aten::(empty|zeros|set_|record_stream|detach|view|to|copy_)\b")
 
 
 def step_rows(columns: Columns) -> tuple[Ints, int]:
@@ -34,3 +46,13 @@ def marked_steps(columns: Columns) -> int:
 def _marks(columns: Columns) -> Ints:
     rows = columns.rows(RANGE_CATEGORIES, STEP_NAME.match)
     return rows[columns.dur_ns[rows] > 0]
+
+
+def shows_compute(columns: Columns) -> bool:
+    """Whether operators or kernels compute: a trace of collectives alone shows neither training nor inference."""
+    kernels = columns.rows(KERNEL_CATEGORIES | MTIA_CATEGORIES, lambda name: library_of(name) is None)
+    return len(kernels) > 0 or len(columns.rows(OPERATOR_CATEGORIES, _computes)) > 0
+
+
+def _computes(name: str) -> bool:
+    return not name.startswith(COLLECTIVE_PREFIXES) and not STEP_NAME.match(name) and not _NO_COMPUTE.match(name)

@@ -198,6 +198,17 @@ class RunModel:
             assumptions=assumptions,
         )
 
+    def lack(self, changes: Mapping[str, Value]) -> str:
+        """Why neither a step nor a bound is known with these changes, as far as it takes no replay; else empty."""
+        try:
+            if isinstance(self.model, Program):
+                gpu_changed(self.model, changes)
+            else:
+                changed(self.model, changes)
+        except Missing as lack:
+            return lack.reason
+        return ""
+
     @property
     def traced(self) -> bool:
         """Whether the measured step is a traced one: no other was recorded."""

@@ -45,6 +45,8 @@ time of the rank that spends most. Where one rank sends to the others, the savin
 
 - Model, tensor or pipeline parallel training, and losses over the samples of all ranks: there the step needs them.
 - The loss or the update uses the result, for example the number of tokens over all ranks that the loss is divided by.
+  If the source of the function shows that it goes into a backward pass, or is stored in rows of a tensor, impact and
+  confidence are low.
 - The collectives are hidden: they then cost no time.
 
 ## References
@@ -71,6 +73,7 @@ _LIGHTNING = dict.fromkeys(
     ("log", "log_dict"), "pass sync_dist=False, or on_step=False, on_epoch=True to reduce once an epoch"
 )
 _NEEDED = "Keep a call whose result the loss or the update uses, for example a number of tokens over all ranks."
+_USED = "The source shows that training uses the result: with async_op=True the script waits only where it needs it."
 _GATHERED = "call it every N steps instead of every step"
 BARRIERS = ("barrier", "monitored_barrier", "Accelerator.wait_for_everyone")  # which have no result
 _PICKLED = "each call pickles objects: send tensors, or call it every N steps"
@@ -145,6 +148,7 @@ class _Called(NamedTuple):
     setting: str
     untraced_calls: int = 0
     untraced_ns: int = 0
+    trained: bool = False
 
     @property
     def call_ns(self) -> float:
@@ -158,6 +162,7 @@ class _Called(NamedTuple):
             host_ns=self.host_ns + other.host_ns,
             untraced_calls=max(self.untraced_calls, other.untraced_calls),
             untraced_ns=self.untraced_ns + other.untraced_ns,
+            trained=self.trained or other.trained,
         )
 
 
@@ -192,24 +197,25 @@ def check(run: RunView) -> Iterator[Advice]:
     most = min(1.0, run.most_exposed(rows) + idle) if spent is None else run.most_of_process(max(spent), traced=False)
     kinds = sorted({collective.kind for collective in rows}, key=lambda kind: -_exposed_ns(rows, kind))
     names = [f"{line.name} ({line.where})" if line.where else line.name for line in called[:3]] or kinds
-    settings = list(dict.fromkeys(line.setting for line in called if line.setting))
+    settings = list(dict.fromkeys(line.setting for line in called if line.setting and not line.trained))
+    needed = bool(called) and all(line.trained for line in called)
     if len(called) == 1 and _DISPATCHED in settings[:1] and _longest_wait(run) >= share:
         return  # the others wait while one rank prepares all batches: each would prepare its own as slowly
     yield Advice(
         rule=RULE.code,
         slug=RULE.name,
         kind=RULE.kind,
-        impact=impact,
+        impact="low" if needed else impact,
         title=f"Collectives outside of backward passes hold up {100 * share:.0f} % of a step: {', '.join(names)}"
         + "".join(f"; {setting}" for setting in settings),
         why="Each call pickles and unpickles objects, and waits until the slowest rank has arrived."
         if _PICKLED in settings
         else "The script waits in each call until the slowest rank has arrived.",
         changes=[],
-        remedy="" if settings else _REMEDY,
+        remedy=_USED if needed else "" if settings else _REMEDY,
         saves=(_predicted(run, called, rows, spent, most) if spent else None)
         or run.bound(0.0, most, _IN_ROWS if spent is None else _IN_CALLS),
-        confidence="medium",
+        confidence="low" if needed else "medium",
         evidence=[
             Evidence(
                 label=f"{collective.kind} ({collective.phase} phase)",
@@ -273,6 +279,7 @@ def _called(run: RunView, at: int) -> dict[tuple[str, str], _Called]:
             setting,
             call.untraced_calls,
             call.untraced_ns,
+            call.trained and setting in ("", _GATHERED),
         )
         before = found.get((called.name, called.where)) if call.library else None
         found[called.name, called.where] = called if before is None else before.with_others(called)

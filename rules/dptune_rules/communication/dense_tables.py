@@ -4,7 +4,7 @@
 
 For each `nn.Embedding` and `nn.EmbeddingBag` that an optimizer updates: the nonzero rows of its gradient in two warm-up
 steps, and the share of a step spent on sending these gradients and updating the tables. That share is estimated from
-their part of all gradients and parameters.
+the size of the tables among all gradients and parameters.
 
 Row counts do not depend on timing, so the rule also runs where other processes keep the machine too busy to time steps,
 with low confidence.
@@ -30,10 +30,10 @@ The saving is an upper bound: the time spent on rows that a step does not use. O
 all-reduces, because they take cores away from compute, and writing the unused rows of the gradient in the backward
 pass, at 2 GB/s or more.
 
-On a CPU, a sparse step takes longer for each row that it updates than a dense one: SparseAdam 16 to 36 times as long as
-fused Adam, and up to 5 times as long as Adam in its loop; SGD up to 5 times as long as on a dense gradient. With fused
-Adam and 4 to 5 % of the rows used, the optimizer saved 8 to 37 % of its time; with 20 %, it took four times as long.
-Impact counts the rest only, so nothing is reported where little of it is left.
+On a CPU, a sparse update takes longer per row than a dense one: SparseAdam takes 16 to 36 times as long as fused Adam,
+and up to 5 times as long as Adam's loop over tensors; SGD up to 5 times as long as on a dense gradient. In place of
+fused Adam, with 4 to 5 % of the rows used, SparseAdam saved 8 to 37 % of the optimizer's time; with 20 %, it took four
+times as long. The impact is what remains of the saving after this cost; where little remains, nothing is reported.
 
 ## When to leave it alone
 

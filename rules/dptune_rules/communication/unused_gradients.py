@@ -103,6 +103,7 @@ def check(run: RunView) -> Iterator[Advice]:
             evidence=[
                 *known("backward pass", unused.where),
                 *known("their optimizer", unused.optimizer),
+                *([] if unused.optimizer else known("optimizers made at", _made_at(run))),
                 *known("their module is called at", unused.runs_at),
                 *known("reached through the call at", unused.entered_at),
                 *known("wrapped in DDP at", unused.made_at),
@@ -112,6 +113,12 @@ def check(run: RunView) -> Iterator[Advice]:
             numerics="same",
             fingerprint=f"{RULE.code}:{unused.where}",
         )
+
+
+def _made_at(run: RunView) -> str:
+    """Where the script makes its optimizers, which update other parameters."""
+    made = [optimizer.where for facts in run.facts for optimizer in facts.optimizers if optimizer.where]
+    return ", ".join(dict.fromkeys(made))
 
 
 def _predicted(run: RunView, unused: UnusedGradientFacts, share: float) -> Saving | None:

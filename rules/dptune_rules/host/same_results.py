@@ -6,9 +6,11 @@ Operators that functions of the script call outside of backward passes, in two o
 counts if all of its inputs are the same as in an earlier step: tensors that no step changes, results of such operators,
 and equal numbers and sizes. Its result must agree with the earlier one in about 256 values spread over it. Trained
 weights, batches and random numbers change from step to step, so what depends on them does not count. Neither do calls
-of less than 20 us, copies, and tensors made of zeros, ones or ranges. The share is of the watched steps, without the
-time that watching takes; on a GPU it is the operators' part of the host's time in the forward pass, applied to its
-compute.
+of less than 20 us, tensors made of zeros, ones or ranges, and copies, but for those with another dtype or on another
+device that nothing changes in place. The share is of the watched steps, without the time that watching takes; on a GPU
+it is the operators' part of the host's time in the forward pass, applied to its compute.
+
+Functions that take less than `worth_share` each count together.
 
 The same within one step: calls whose inputs are the same as in an earlier call of that step, and whose results agree
 and need no gradient. The first call of each is not counted.
@@ -49,10 +51,11 @@ the time of all of these operators.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from dptune.advice import Advice, Evidence
 from dptune.rule import Rule, RunView, SameResultFacts, Threshold
+from dptune_rules.call_paths import call_path_evidence
 
 WORTH_SHARE = Threshold("worth_share", 0.05, "identical steps differ by about 5 %: less is within this noise")
 
@@ -69,17 +72,27 @@ RULE = Rule(
 )
 
 MOSTLY = 0.5  # of the function's time
+NAMED = 3  # operators
 
 
 def check(run: RunView) -> Iterator[Advice]:
     """Name each function whose repeated results take a share of the step worth it."""
     facts = run.any_facts()
+    little: list[SameResultFacts] = []
+    named = set()
     for found in facts.same_results:
         if found.within_step and facts.repeated_forward:
             continue  # DP613 names the whole pass
         share = run.same_results_share(found)
         if run.impact(share, WORTH_SHARE):
-            yield _advice(run, found, share, _besides(run, found))
+            named.add(_named(found))
+            yield _advice(run, [found], share, _besides(run, found))
+        elif not found.within_step:
+            little.append(found)
+    little = [found for found in little if _named(found) not in named]
+    together = sum(map(run.same_results_share, little))
+    if len(little) > 1 and run.impact(together, WORTH_SHARE):
+        yield _advice(run, little, together, 0.0)
 
 
 def _besides(run: RunView, found: SameResultFacts) -> float:
@@ -100,33 +113,37 @@ def _named(found: SameResultFacts) -> tuple[str, str]:
     return name, place.rpartition(":")[0]
 
 
-def _advice(run: RunView, found: SameResultFacts, share: float, besides: float) -> Advice:
-    name, _, place = found.function.removesuffix(")").rpartition(" (")
-    named = f"`{name}` ({place})" if name else place
-    sampled = _sampled(run, found, name, place, share + besides)
+def _advice(run: RunView, functions: Sequence[SameResultFacts], share: float, besides: float) -> Advice:
+    """Of one function, or of several that each take less."""
+    found = functions[0]
+    name, _, place = _parts(found)
+    sampled = 0.0 if len(functions) > 1 else _sampled(run, found, name, place, share + besides)
     most = min(1.0, max(share + besides, sampled))
+    operators = list(dict.fromkeys(operator for each in functions for operator in each.operators))[:NAMED]
+    names = ",".join(name or place for name, _, place in map(_parts, functions))
     size = " x ".join(f"{length:,}" for length in found.size)
     return Advice(
         rule=RULE.code,
         slug=RULE.name,
         kind=RULE.kind,
         impact=run.impact(share, WORTH_SHARE) or "low",
-        title=f"{named} computes the same results {_often(found)}, {100 * share:.0f} % of the step: "
-        f"compute them once, {_when(found)} ({', '.join(found.operators)})",
+        title=f"{_words(functions)} the same results {_often(found)}, {100 * share:.0f} % of the step: "
+        f"compute them once, {_when(found)} ({', '.join(operators)})",
         why=_why(found),
         changes=[],
-        saves=run.without_same(found, most)
+        saves=run.without_same(functions, most)
         or run.bound(0.0, most, f"all of {'the function' if sampled else 'these operators'}"),
         confidence="medium" if len(found.step_ns) > 1 and run.times_hold else "low",
         evidence=[
             Evidence(label="operators with the same results", value=share, unit="of a step"),
-            Evidence(label="their calls", value=found.calls, unit="per step"),
+            Evidence(label="their calls", value=sum(each.calls for each in functions), unit="per step"),
             *([Evidence(label="largest result", value=size)] if size else []),
             Evidence(label="steps that were compared", value=len(found.step_ns)),
+            *(call_path_evidence(run, name, place) if name and len(functions) == 1 else []),
         ],
         numerics="same",
         watch=_watch(found),
-        fingerprint=f"{RULE.code}:{name or place}{':step' if found.within_step else ''}",
+        fingerprint=f"{RULE.code}:{names}{':step' if found.within_step else ''}",
     )
 
 
@@ -139,6 +156,16 @@ def _sampled(run: RunView, found: SameResultFacts, name: str, place: str, share:
     if share < MOSTLY * function.likely or function.most <= share:
         return 0.0
     return function.most * (1 - 1 / found.times if found.within_step else 1.0)
+
+
+def _parts(found: SameResultFacts) -> tuple[str, str, str]:
+    return found.function.removesuffix(")").rpartition(" (")
+
+
+def _words(functions: Sequence[SameResultFacts]) -> str:
+    """What computes: the functions and their lines."""
+    named = [f"`{name}` ({place})" if name else place for name, _, place in map(_parts, functions)]
+    return f"{named[0]} computes" if len(named) == 1 else f"{', '.join(named[:-1])} and {named[-1]} compute"
 
 
 def _often(found: SameResultFacts) -> str:

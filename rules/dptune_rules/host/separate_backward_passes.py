@@ -2,8 +2,9 @@
 
 ## What it measures
 
-Calls of backward with `retain_graph=True`, several per optimizer step, that go through the same operators of the
-forward pass and add to gradients that are already there; and the time of all but the first of them in untraced steps.
+Calls of backward with `retain_graph=True`, and others that follow them in the same optimizer step, if they go through
+the same operators of the forward pass and add to gradients that are already there; and the time of all but the first of
+them in untraced steps.
 
 ## Why it matters
 
@@ -30,7 +31,7 @@ Otherwise it is an upper bound: all passes but the first.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from dptune.advice import Advice, Evidence, Saving
 from dptune.rule import RepeatedPassFacts, Rule, RunView, Threshold
@@ -62,20 +63,21 @@ def check(run: RunView) -> Iterator[Advice]:
         if impact is None:
             continue
         at = found.where or "the script"
+        lines = [at, *found.also_at]
         yield Advice(
             rule=RULE.code,
             slug=RULE.name,
             kind=RULE.kind,
             impact=impact,
-            title=f"{at} runs {found.passes:.0f} backward passes through one graph in each step: add the losses, and "
-            "call backward once",
+            title=f"{_listed(lines)} {found.passes:.0f} backward passes through one graph in each step: add the "
+            "losses, and call backward once",
             why=f"All passes but the first take {100 * share:.0f} % of the step. Each computes the gradients of the "
             "shared part of the model again.",
             changes=[],
             saves=_predicted(run, found, share) or run.bound(0.0, share, "all passes but the first"),
             confidence="high",
             evidence=[
-                *known("called at", found.where),
+                *known("called at", ", ".join(lines) if found.where else None),
                 Evidence(label="backward passes with retain_graph", value=round(found.passes, 1), unit="per step"),
                 Evidence(label="all but the first", value=share, unit="of a step (untraced)"),
             ],
@@ -83,6 +85,10 @@ def check(run: RunView) -> Iterator[Advice]:
             watch="Weights agree up to floating-point rounding.",
             fingerprint=f"{RULE.code}:{at}",
         )
+
+
+def _listed(lines: Sequence[str]) -> str:
+    return f"{lines[0]} runs" if len(lines) == 1 else f"{', '.join(lines[:-1])} and {lines[-1]} run"
 
 
 def _predicted(run: RunView, found: RepeatedPassFacts, share: float) -> Saving | None:

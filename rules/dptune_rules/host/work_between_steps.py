@@ -48,6 +48,7 @@ from collections.abc import Iterator
 
 from dptune.advice import Advice, Confidence, Evidence
 from dptune.rule import LEAST_SAMPLES, HostWork, Rule, RunView, Threshold
+from dptune_rules.call_paths import line_evidence
 
 WORTH_SHARE = Threshold("worth_share", 0.02, "low impact from here: savings below 2 % of a step are not worth a change")
 
@@ -137,6 +138,7 @@ def check(run: RunView) -> Iterator[Advice]:
                 Evidence(label="stack samples there", value=work.samples),
                 Evidence(label="called at", value=work.where),
                 Evidence(label="most of it in", value=work.hottest),
+                *(line_evidence(run, work.name, work.where) if work.name else []),
                 *([Evidence(label="all values so far are joined at", value=work.history)] if work.history else []),
             ],
             numerics="same",

@@ -21,13 +21,13 @@ them, and whether each computes or waits for storage. If one function takes most
 and its slowest line.
 
 Without workers, if waiting takes a share w of a step and the rest takes 1 - w, then w / (1 - w) workers keep up. If n
-workers leave a wait of w, n / (1 - w) would keep up. In a trace that dptune did not record, n is the distance of the
-longest waits for a batch, in batches.
+workers leave a wait of w, n / (1 - w) would keep up. A plain torch.profiler trace does not name n: there the longest
+waits come every n batches.
 
-The profiler slows a loader without workers: it adds at most 10 us to each event recorded in the wait. In a trace
-without untraced steps, confidence is low where less than 5 % of the step is left without that. On a GPU, workers are
-proposed if a replay of the steps predicts what they save. The saving is at most the wait, and starts at what is left of
-it without that cost, or lower.
+The profiler slows a loader without workers: it adds at most 10 us to each event recorded in the wait. Without untraced
+steps, the wait minus this cost is the lower end of the saving, or less, and the wait is its upper end; confidence is
+low if the lower end is below 5 % of the step. On a GPU, workers are proposed if a replay of the steps predicts what
+they save.
 
 ## What to change
 
@@ -36,9 +36,9 @@ use (usable cores / ranks on the host, minus those that a model on the CPU compu
 sleeps while it waits, preparing a batch needs no core, and the cores are no limit. With the first workers,
 `persistent_workers=True` is proposed, so that they do not restart each epoch.
 
-Workers that prepare a batch in less than a quarter of a step keep up. What the step then waits for is the transfer of
-the batch: each tensor, and each other object, is sent on its own. Merge many small tensors into a few in `collate_fn`
-(`torch.cat` with the number of the sample of each row), and split them in the training process.
+Workers that prepare a batch in less than a quarter of a step keep up. The step then waits for the transfer of the
+batch: each tensor, and each other object, is sent separately. Merge many small tensors into a few in `collate_fn`
+(`torch.cat`, with the sample number of each row), and split them in the training process.
 
 Where no core is free, or too few for workers to keep up, make the slow function cheaper: decode and resize once and
 store the result, transform whole batches, or move transforms to the device. Collating arrays of one shape
@@ -48,9 +48,9 @@ The saving is at most the wait, and at most what the proposed workers can hide. 
 cores, one worker instead of none: a wait of 41 % of a step, 27 to 42 % saved over 5 pairs. On a CPU a cheaper batch
 also frees cores for communication: it saves at most the wait plus the core time of batch preparation, and at most the
 time in which a rank computes nothing else. Where ranks waited for 59 and 62 % of a step, this bound was 75 and 74 %,
-and 65 % was saved both times. If the training process prepares batches itself, one function takes most of that, and
-its remedy is known, the saving is predicted as if it took no time: from seven tenths of its part of the wait to a tenth
-above this bound. Without a known remedy it may have to take that time, so the saving may be zero.
+and 65 % was saved both times. If the training process prepares batches itself and one function takes most of the time,
+the finding depends on whether its remedy is known. If it is, the function is assumed to take no time afterwards: the
+interval is from 70 % of its part of the wait to 110 % of this bound. If not, the interval starts at zero.
 
 If the slowest line has a known costly pattern, the remedy is named: a comparison with a whole column for each sample,
 an archive that is opened for each sample, statistics of all samples, `index()` of a list, `pop(i)` from its middle, and
@@ -73,7 +73,7 @@ machine, saved 0.34 to 1.43 times their wait, so the predicted interval is from 
   training process maps that page by page. On a CPU this takes cores from the model: with one worker and a batch of 12.8
   MiB that was ready in 8 ms, steps of 18.5 ms took 2 to 18 % longer, and under load 1.8 times as long. The cost of
   sending is estimated from the recorded bytes of a batch. Workers are proposed only if the step still gets faster, and
-  time that sending would take does not raise the impact.
+  the impact excludes the time that sending would take.
 - An `IterableDataset` whose code does not divide its samples by `get_worker_info()`: each worker would yield all of
   them. Workers are then not proposed. Libraries that divide them are known: datasets, webdataset, streaming, litdata.
 - Without workers, most of the wait is in the sampler or in pinning: workers only take over reading and collating.

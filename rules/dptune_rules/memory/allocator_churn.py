@@ -22,10 +22,10 @@ Take `torch.cuda.empty_cache()` out of the loop. `PYTORCH_CUDA_ALLOC_CONF=expand
 so that changing shapes fit. If memory is full: a smaller batch, activation checkpointing, or sharding. If memory is
 full and `fully_shard` units stay gathered after their forward pass, `reshard_after_forward=True` is proposed.
 
-The saving is an upper bound: the time in those calls and a quarter more, because the launch queue is empty after them,
-bounded by the GPU's idle time. A call that waits until the GPU has computed, or until
-another rank has reached a collective, does not lengthen the step by that wait. If half of the steps or fewer contain
-most of the time in these calls, the report gives their number, and milliseconds refer to the mean step.
+The saving is an upper bound: the time in those calls plus a quarter, because the launch queue is empty after them, but
+no more than the GPU's idle time. The wait of a call for the GPU, or for another rank to reach a collective, does not
+lengthen the step and is not counted. If half of the steps or fewer contain most of the time in these calls, the report
+gives their number, and milliseconds refer to the mean step.
 
 ## When to leave it alone
 

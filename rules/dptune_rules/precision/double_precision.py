@@ -13,8 +13,8 @@ solve equations.
 ## Why it matters
 
 A double takes twice the memory, twice the bytes on every link, and on a CPU at least twice the time, because half as
-many fit into a vector register. On data-centre GPUs fp64 runs at half the peak of fp32 without tensor cores, on others
-at a 32nd or a 64th.
+many fit into a vector register. Without tensor cores, fp64 runs at half the peak of fp32 on data-center GPUs, and at
+1/32 or 1/64 of it on others.
 
 The usual cause is an accident: NumPy's arrays are float64 by default, and `torch.from_numpy` keeps the dtype. Inputs
 and parameters then do not match, and `.double()` makes them match.

@@ -4,11 +4,11 @@
 
 Whether `clip_grad_norm_` or `clip_grad_value_` clips gradients of an optimizer before its GradScaler unscales them.
 Whether a GradScaler is enabled while autocast computes in bf16, or not at all; and whether none is enabled while
-gradients are computed in fp16. The autograd graphs of the first backward passes show whether they hold values in fp16:
-a model in fp16 that is not trained is in none of them. The graph also shows a constant by which the script multiplies
-the loss before the pass. From a factor of 8 the script scales the loss itself: 8 was enough for one network of the
-paper below. A median loss of 128 or more at the start of the passes also counts as scaled: cross-entropy of 50,000
-classes starts near 11. Code that torch.compile or an autograd function of its own hides is not seen.
+gradients are computed in fp16. The autograd graphs of the first backward passes show whether they hold fp16 values; an
+fp16 model that is not trained does not appear in them. They also show a constant by which the script multiplies the
+loss: a factor of 8 or more counts as loss scaling by the script (8 was enough for one network of the paper below). So
+does a median loss of 128 or more at the start of the passes: cross-entropy of 50,000 classes starts near 11. Code in
+compiled graphs or in custom autograd functions is not visible.
 
 ## Why it matters
 
@@ -16,9 +16,9 @@ A GradScaler multiplies the loss, so that small gradients do not vanish in fp16.
 below 2^-25 (3e-8) round to zero, and those below 2^-14 (6e-5) lose digits: layers far from the loss train less, or not
 at all, and nothing warns.
 
-Where nothing computes in fp16, the scaler only costs. bf16 has the range of fp32, so nothing
-vanishes. The cost remains in each step: every gradient is divided again and checked for infinities, and the process
-waits for the result from the device. A step with an infinity is skipped.
+Where nothing computes in fp16, the scaler only costs time: bf16 has the range of fp32, so nothing vanishes. In each
+step every gradient is divided again and checked for infinities, and the process waits for the result from the device.
+A step with an infinity is skipped.
 
 ## What to change
 
@@ -40,8 +40,7 @@ A scaler without autocast can mean that autocast was forgotten: on a GPU whose t
 
 ## When to leave it alone
 
-- One script for both: enable it by the type, `GradScaler(enabled=dtype is torch.float16)`.
-
+- One script for fp16 and bf16: `GradScaler(enabled=dtype is torch.float16)`.
 - The script scales its loss in a way that the graph does not show, for example inside a compiled function.
 
 ## References

@@ -12,9 +12,9 @@ before, so a step sends 50 % more than with a plain optimizer, at a moment when 
 ## What to change
 
 Use the optimizer itself, without ZeroRedundancyOptimizer: `AdamW(model.parameters(), ...)`. Each rank then holds all of
-its state, for Adam two 32-bit floats for each parameter. On a GPU it is proposed only where that fits.
+its state, for Adam two 32-bit floats per parameter. On a GPU this is proposed only where the state fits in memory.
 
-Where it does not fit, FullyShardedDataParallel or `fully_shard` send the same amount, but overlapped with compute, and
+Where it does not, FullyShardedDataParallel or `fully_shard` send the same amount, but overlapped with compute, and
 shard gradients and parameters as well; without resharding after forward they send less.
 
 ## When to leave it alone

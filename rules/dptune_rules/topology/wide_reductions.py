@@ -39,7 +39,7 @@ from dptune.rule import Rule, RunView, Threshold
 from dptune_rules.exposed import exposed_rows
 from dptune_rules.known import in_parentheses
 
-EXPOSED_SHARE = Threshold("exposed_share", 0.05, "of a step: below it half of the bytes save less than 2.5 %")
+EXPOSED_SHARE = Threshold("exposed_share", 0.05, "of a step: below it, halving the bytes saves less than 2.5 %")
 SMALL_BYTES = 2**20  # as for `small-shard-units`, where no link is known
 
 RULE = Rule(

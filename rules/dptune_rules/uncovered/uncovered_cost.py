@@ -3,7 +3,8 @@
 ## What it measures
 
 Exposed host time of functions of the script, as a share of the untraced step. It is read from Python's
-stacks in the detailed window. The training itself is left out:
+stacks in the detailed window. If stack samples of untraced steps show less, their share is reported, because the
+profiler slows functions that run much Python. The training itself is left out:
 
 - compute of modules, losses, backward passes and optimizers; of a script's function inside them, only Python code
   outside of operators counts;
@@ -72,6 +73,7 @@ LIBRARY_SHARE = Threshold(
 )
 
 MOST = 3  # functions that are named
+LEAST_SAMPLED = 0.5  # of `worth_share`: of few samples, half as many may be found by chance
 FEW_CALLS = 16  # of one operator in a step: from here it is a loop, as for `operator-loops`
 OPERATING = 0.8  # of a function's time in tensor operators: from here it mainly computes
 CLIPPING = ("clip_grad_norm_", "clip_grad_value_", "clip_grads_with_norm_")  # torch's own, for all tensors at once
@@ -111,13 +113,29 @@ def check(run: RunView) -> Iterator[Advice]:
     sites = [site for site in sites if not site.library or site.share >= run.limit(LIBRARY_SHARE)]
     sites = [site for site in sites if not (site.part and site.mostly == OPERATORS and _computes(run, site))]
     named = [site for site in sites if run.impact(site.share, WORTH_SHARE) and not _explained(run, site)]
-    for site in named[:MOST]:
+    shown = [_sampled(run, site) for site in named]
+    for site in [site for site in shown if site.share >= LEAST_SAMPLED * run.limit(WORTH_SHARE)][:MOST]:
         yield _advice(run, site, found.ranks, found.basis)
 
 
 def _agreed(run: RunView, site: CodeSite) -> CodeSite:
-    share = run.agreed_share(site.share, site.rank, site.name, site.at)
+    """With its share limited by what stack samples of untraced steps allow."""
+    return _with_share(site, run.agreed_share(site.share, site.rank, site.name, site.at, _calling(site)))
+
+
+def _sampled(run: RunView, site: CodeSite) -> CodeSite:
+    """With the share of its samples, if less: the profiler slows functions that run much Python."""
+    found = run.found_share(site.rank, site.name, site.at, calling=_calling(site))
+    return _with_share(site, min(site.share, found[0])) if found and found[0] else site
+
+
+def _with_share(site: CodeSite, share: float) -> CodeSite:
     return site.model_copy(update={"share": share, "cost_ns": round(site.cost_ns * share / site.share)})
+
+
+def _calling(site: CodeSite) -> str:
+    """The library's function that alone is counted; empty if all of the function is."""
+    return site.mostly if site.part and not site.library else ""
 
 
 def _has_advice(run: RunView, loop: str) -> bool:

@@ -35,20 +35,22 @@ def buffer_sync_share(views: Sequence[RankView]) -> float | None:
 
 
 def _spent_ns(view: RankView) -> int:
-    return sum(end - begin for begin, end in buffer_syncs(view))
+    """Of a time that a step begins or ends in, the part inside: steps that nothing marks may begin anywhere."""
+    first, last = view.steps[0].start_ns, view.steps[-1].end_ns
+    return sum(max(0, min(end, last) - max(begin, first)) for begin, end in _all_syncs(view))
 
 
 def buffer_syncs(view: RankView) -> Iterator[tuple[int, int]]:
-    """Begin and end, ns, of each time that DDP sends buffers before a forward pass in the steps.
+    """Begin and end, ns, of each time that DDP sends buffers before a forward pass in the steps."""
+    if view.steps:
+        first, last = view.steps[0].start_ns, view.steps[-1].end_ns
+        yield from ((begin, end) for begin, end in _all_syncs(view) if first <= begin and end <= last)
 
-    None for a forward pass in which nothing else follows: where it ends is not known.
-    """
-    if not view.steps:
-        return
+
+def _all_syncs(view: RankView) -> Iterator[tuple[int, int]]:
+    """Also those outside of the steps; none for a forward pass in which nothing else follows: its end is not known."""
     columns, thread = view.columns, view.columns.thread
-    first, last = view.steps[0].start_ns, view.steps[-1].end_ns
     forwards = columns.rows(RANGE_CATEGORIES, _FORWARD.match)
-    forwards = forwards[(columns.ts_ns[forwards] >= first) & (columns.ends(forwards) <= last)]
     if not len(forwards):
         return
     forwards = forwards[Ranges.of_rows(columns, forwards).parents() == NOWHERE]

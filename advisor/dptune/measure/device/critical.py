@@ -69,7 +69,10 @@ def critical(view: RankView) -> CriticalPath | None:
         spent[part.kind] += took_ns
         if part.row != _NONE:
             named[part.kind, name].append(took_ns)
-    spent.update(_by_cause([part for part in host if part.kind == "host_ns"], view.host))
+    on_host = [part for part in host if part.kind == "host_ns"]
+    spent["host_ns"] = 0
+    for kind, ns in _by_cause(on_host, view.host).items():
+        spent[kind] += ns
     longest = sorted(named.items(), key=lambda named_part: -sum(named_part[1]))[:MOST]
     path_ns = sum(window.end_ns - window.start_ns for window in windows)
     return CriticalPath(
@@ -105,7 +108,7 @@ def _by_cause(parts: Sequence[Part], host: Host) -> dict[str, int]:
     ):
         found[kind] = int((rest & doing).lengths(start, end).sum())
         rest -= doing
-    return {**found, "host_ns": int(rest.lengths(start, end).sum())}
+    return {**found, "host_ns" if host.recorded else "unexplained_ns": int(rest.lengths(start, end).sum())}
 
 
 def _extents(parts: Sequence[Part]) -> tuple[Ints, Ints]:

@@ -25,7 +25,8 @@ def causes(idle: Intervals, columns: Columns, operations: Operations, host: Host
     over before the gap began or more than a millisecond before its end, else `launch` (its latency). Before: `input`,
     `gc`, `malloc` (in a driver call that allocates or frees device memory), `sync` (held by a call that waits for the
     device, or working off what such a call in this gap had kept it from), `launch` (any other operator or call of the
-    runtime), else `host`; where no launch was recorded, what the host does not tell is `unexplained`.
+    runtime), else `host`; where no launch was recorded, what the host does not tell is `unexplained`, and so is what
+    would be `host` in a trace without any event of the script, as with `activities=[ProfilerActivity.CUDA]`.
 
     On a CPU: `input`, `gc`, `sync` (in a call of a collective that does not run, or that waits for a
     reply of torch.distributed.rpc), else `host`.
@@ -49,8 +50,8 @@ def causes(idle: Intervals, columns: Columns, operations: Operations, host: Host
         found["sync"] |= after
         found["launch"] |= working - after
         rest -= working
-    found["host"] = rest & launched
-    found["unexplained"] = rest - launched
+    found["host"] = rest & launched if host.recorded else NOTHING
+    found["unexplained"] = rest - found["host"]
     return {f"{cause}_idle_ns": found[cause] for cause in IDLE_CAUSES}
 
 

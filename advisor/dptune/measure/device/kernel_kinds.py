@@ -27,6 +27,12 @@ _FUSED = re.compile(r"^triton_(?:poi|red|per|for)_")
 # Templates whose own name says nothing: what they run stands in their arguments.
 _SHELL = re.compile(r"(?:^|::)(?:Kernel2?|device_kernel|kernel)$")
 
+# MTIA names kernels after operators and their results' type.
+_OF_MTIA = (
+    r"^(?:aten::)?(?:customized_fba_)?(?:add|sub|mul|divide|sqrt|reciprocal|log2?|neg|sigmoid|tanh|relu|clip|where"
+    r"|nan_to_num|threshold|eq|[lg][te])(?![a-z])[\w.]*-dtype_"
+)
+
 # The first that fits decides: on the name before its template arguments, of a shell on all of it.
 _KINDS = (
     ("attention", r"flash_?(?:fwd|bwd|attn)|fmha|attention|(?<![a-z])attn"),
@@ -51,13 +57,13 @@ _KINDS = (
     ("reduction", r"reduce|^triton_(?:red|per)_"),
     ("fused by triton", r"^triton_"),
     # Last, words that other kinds hold too.
-    ("indexing", r"sort|top_?k|(?<![a-z])select|unique|bucketize|histogram|bounds_check|kv_?cache"),
+    ("indexing", r"sort|top_?k|(?<![a-z])select|unique|bucketize|histogram|bounds_check|kv_?cache|^split_eb_"),
     (
         "elementwise",
         r"op_?tensor|tensor_?op|(?:convert|scale|add|set|transform)\w*tensor|act_and_mul|silu|gelu|swiglu|copy|cast|quant"
-        r"|_?to_(?:mx)?fp\d|fill|memset|chunk_cat|fused_(?:add|mul)|entropy|rope|rotary",
+        r"|_?to_(?:mx)?fp\d|fill|memset|chunk_cat|fused_(?:add|mul)|entropy|rope|rotary|" + _OF_MTIA,
     ),
-    ("reduction", r"scan|(?<![a-z])sum(?![a-z])"),
+    ("reduction", r"scan|(?<![a-z])sum(?![a-z])|^(?:aten::)?(?:vector_norm|mean|(?:min|max)_dim)[\w.]*-dtype_"),
 )
 _PATTERNS = tuple((kind, re.compile(pattern, re.IGNORECASE)) for kind, pattern in _KINDS)
 KERNEL_KINDS = (*dict.fromkeys(kind for kind, _ in _KINDS), OTHER, COMMUNICATION)

@@ -17,7 +17,7 @@ from dptune.measured import MatmulFigures
 from dptune.runfile.facts import DeviceFacts
 from dptune.trace.collective_kernels import MOST_CHARACTERS
 from dptune.trace.events import Device
-from dptune.trace.kernels import KERNEL_CATEGORIES
+from dptune.trace.kernels import KERNEL_CATEGORIES, MTIA_CATEGORIES
 
 _SHARES = (
     "fp32_share",
@@ -35,6 +35,7 @@ _ON_GPU = "operators compute on a CPU only: this run computes on another device"
 _NONE = "no matrix product and no convolution ran in the steps"
 _NO_SIZES = "few products are unaligned, or the trace lacks the sizes of operators"
 _ON_CPU = "precision is known from GPU kernel names only: this run computes on the CPU"
+_ON_MTIA = "names of MTIA's kernels do not show on which units they ran"
 
 
 def matmul(
@@ -77,6 +78,8 @@ def matmul(
         why = next((v.no_steps for v in views if v.no_steps), "no step was recorded")
         return MatmulFigures(tensor_cores=tensor_cores, missing=missing | dict.fromkeys(_SHARES, why))
     kernels = sum(_time(v, lambda _: True) for v in views)
+    if not kernels and any(len(v.columns.rows(MTIA_CATEGORIES)) for v in views):
+        return MatmulFigures(tensor_cores=tensor_cores, missing=missing | dict.fromkeys(_SHARES, _ON_MTIA))
     if not kernels:
         missing |= {"unclassified_share": "no kernel ran in the steps"}
     unaligned_share = sum(_time(v, is_unaligned) for v in views) / whole

@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from dptune.measure.device.operations import vendor
 from dptune.measure.device.phases import bounds
 from dptune.measure.intervals import Intervals, Ints
 from dptune.measure.steps.windows import Step
@@ -40,6 +41,7 @@ _NO_TOTALS = (
 _ON_CPU = "torch counts CPU memory only while the profiler runs"
 _NO_CAPACITY = "neither the recording nor the trace says how much memory the device has"
 _NO_CALLS = "the trace holds no step, or no call of the runtime"
+_NO_NAMES = "it is not known how the runtime of this device names calls that allocate memory"
 _SEVERAL = "the rank uses several devices, and the call does not say which it is for"
 
 _Mallocs = tuple[float, int, float, list[int]]  # calls per step, their time, its share, the time by step
@@ -261,6 +263,8 @@ def _malloc(light: RankView | None) -> tuple[_Mallocs | None, str]:
     columns = light.columns
     if not len(columns.rows(LAUNCH_CATEGORIES)):
         return None, _NO_CALLS
+    if not vendor(light.trace).memory:
+        return None, _NO_NAMES
     rows = columns.rows(LAUNCH_CATEGORIES, MEMORY_NAME.search)
     steps = Intervals.union(*bounds(light.steps))
     begin = columns.ts_ns[rows]

@@ -31,6 +31,7 @@ from dptune.trace.kernels import (
     RANGE_CATEGORIES,
     Work,
 )
+from dptune.trace.marks import shows_compute
 
 PHASES: tuple[Phase, ...] = get_args(Phase)
 FORWARD, BACKWARD, OPTIMIZER, UNKNOWN = range(len(PHASES))
@@ -75,7 +76,8 @@ def host_phases(columns: Columns) -> HostPhases | str:
     optimizer = columns.rows(RANGE_CATEGORIES, OPTIMIZER_STEP_NAME.match)
     if not len(backward):
         trains = len(optimizer) or any(map(OPTIMIZER_KERNEL_NAME.search, columns.names))  # in a CUDA graph, say
-        return NO_BACKWARD if trains or not len(columns.rows(OPERATOR_CATEGORIES)) else INFERENCE
+        unclear = trains or not len(columns.rows(OPERATOR_CATEGORIES)) or not shows_compute(columns)
+        return NO_BACKWARD if unclear else INFERENCE
     if not len(optimizer):
         return NO_OPTIMIZER
     autograd = autograd_threads(columns)

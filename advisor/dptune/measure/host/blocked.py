@@ -26,14 +26,15 @@ _NONE = np.empty(0, dtype=np.int64)
 @dataclass(frozen=True, eq=False)
 class Blocked:
     """`time`: when any call holds the host. `waiting`: rows of the calls that wait for a device. `copying`: by row of a
-    call that copies in it, the row of the copy that it returns with. `full_ends_ns`: when calls return that a full
-    queue blocked.
+    call that copies in it, the row of the copy that it returns with. `full`: rows of the calls that a full queue
+    blocked, in the order in which they return. `of_streams`: whether each stream has a queue of its own.
     """
 
     time: Intervals
     waiting: Ints
     copying: dict[int, int]
-    full_ends_ns: Ints
+    full: Ints
+    of_streams: bool = True
 
 
 NEVER = Blocked(NOTHING, _NONE, {}, _NONE)
@@ -49,16 +50,17 @@ def blocked(columns: Columns, devices: Sequence[Operations], threads: Ints) -> B
     held = held_in_call(columns, rows, launch)
     calls = np.concatenate((calls, np.setdiff1d(copies, launch), launch[held]))  # of a copy not recorded by its name
     calls = calls[np.isin(columns.thread[calls], threads)]
-    full, since = blocked_calls(columns, devices)
-    chosen = np.isin(columns.thread[full], threads) & ~np.isin(full, calls)
-    full, since = full[chosen], since[chosen]
+    found = blocked_calls(columns, devices)
+    chosen = np.isin(columns.thread[found.rows], threads) & ~np.isin(found.rows, calls)
+    full, since = found.rows[chosen], found.since_ns[chosen]
     return Blocked(
         Intervals.union(
             np.concatenate((columns.ts_ns[calls], since)), np.concatenate((columns.ends(calls), columns.ends(full)))
         ),
         np.unique(calls),
         dict(zip(launch[held].tolist(), rows[held].tolist(), strict=True)),
-        np.sort(columns.ends(full)),
+        full[np.argsort(columns.ends(full), kind="stable")],
+        found.of_streams,
     )
 
 

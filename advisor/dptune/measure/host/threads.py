@@ -41,7 +41,8 @@ class Host:
     """Sets of time in which the script's threads did each. `held`: inside a call that waits for a device or a peer.
     `allocating`: inside a driver call that allocates or frees device memory.
 
-    `blocked`: which calls wait for a device, and for what there.
+    `blocked`: which calls wait for a device, and for what there. `recorded`: whether ranges, operators or Python
+    functions were recorded, so that time outside of them is known to be in none.
     """
 
     loading: Intervals
@@ -50,6 +51,7 @@ class Host:
     working: Intervals
     blocked: Blocked = NEVER
     allocating: Intervals = NOTHING
+    recorded: bool = True
 
 
 def host(trace: Trace, devices: list[Operations], recorded: Window | None = None) -> Host:
@@ -90,6 +92,7 @@ def host(trace: Trace, devices: list[Operations], recorded: Window | None = None
         working=_union(columns, working),
         blocked=found,
         allocating=_union(columns, allocating[np.isin(thread[allocating], threads)]),
+        recorded=len(columns.rows(RANGE_CATEGORIES | PYTHON_CATEGORIES)) > 0,
     )
 
 

@@ -46,6 +46,7 @@ def _launches_block(host: HostEvents) -> bool | None:
             continue
         chosen = (device.launched_in != OUTSIDE) & (ran.launch != UNLAUNCHED)
         chosen &= columns.of_category(KERNEL_CATEGORIES, ran.rows)
+        chosen[chosen] = columns.ts_ns[ran.launch[chosen]] <= columns.ts_ns[ran.rows[chosen]]  # by clocks that agree
         waited = columns.ends(ran.launch[chosen]) >= columns.ends(ran.rows[chosen])
         within, length_ns = np.append(within, waited), np.append(length_ns, columns.dur_ns[ran.rows[chosen]])
     if len(within) < _LEAST_KERNELS:

@@ -27,9 +27,11 @@ from dptune.trace.kernels import (
     OPTIMIZER_KERNEL_NAME,
     RANGE_CATEGORIES,
 )
+from dptune.trace.marks import shows_compute
 
 NO_LAUNCHES = "the calls that launched most operations were not recorded, so no repetition can be found"
 NO_BACKWARD = "no backward pass (this looks like inference)"
+NO_COMPUTE = "no operator or kernel that computes"
 NO_OPERATORS = "the host's operators, which would show a backward pass, were not recorded"
 NO_BACKWARD_EACH = "what repeats does not hold a backward pass each time: it may be layers, or few steps"
 NO_PERIOD = f"no sequence of operations repeats {LEAST} times"
@@ -52,6 +54,8 @@ def repetition(columns: Columns, sequence: Sequence) -> Repetition | str:
     optimizer = _called(sequence, OPTIMIZER_KERNEL_NAME)
     backward = _backward(columns, sequence, optimizer)
     if not len(backward):
+        if not shows_compute(columns):
+            return NO_COMPUTE
         return NO_BACKWARD if len(columns.rows(OPERATOR_CATEGORIES)) else NO_OPERATORS
     places = period(sequence.codes)
     if places is None:

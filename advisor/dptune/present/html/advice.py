@@ -55,6 +55,11 @@ def _card(card: Advice, anchor: str, report: Report, shown: Mapping[str, str]) -
     yield f'<p class="see">See {links}</p></article>' if links else "</article>"
 
 
+def explained_by(anchor: str, report: Report) -> bool:
+    """Whether a section shows the cause of any recommendation."""
+    return any(_sections_of(card, [anchor]) for card in report.advice)
+
+
 def _sections_of(card: Advice, shown: Collection[str]) -> list[str]:
     code = _CODE.fullmatch(card.rule)
     return [name for name in _SHOWN_IN.get(code[1], ()) if name in shown] if code else []

@@ -141,8 +141,9 @@ footer { margin-top: 2.5rem; color: var(--faint); font-size: .875rem; }
   .x span:nth-child(even) { display: none; } }
 @media print { body { max-width: none; padding: 0; font-size: 10.5pt; } * { print-color-adjust: exact; }
   nav, #text { display: none; } th button { text-decoration: none; } .card { break-inside: auto; }
-  .clip { display: inline; } .table { max-height: none; overflow: visible; } .sortable th { position: static; }
-  h2, h3, h4, h2 + p, h3 + p, .tag { break-after: avoid; } tr { break-inside: avoid; }
+  .clip { -webkit-line-clamp: 3; } .table { max-height: none; overflow: visible; } .sortable th { position: static; }
+  h2, h3, h4, h2 + p, h3 + p, .tag { break-after: avoid; } tr, #quality dl { break-inside: avoid; }
+  .faint.small, .key, footer { break-before: avoid; } p, dd { orphans: 3; widows: 3; }
   .tall tbody tr:nth-child(n+25) { display: none; } .screen { display: none; } .paper { display: block; }
   details::details-content { content-visibility: visible; display: block; } }
 """

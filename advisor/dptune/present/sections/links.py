@@ -50,7 +50,7 @@ def links(report: Report, width: int) -> Iterator[Line]:
     for basis, said in _BASES.items():
         basis_links = [link for link in found if link.basis == basis]
         if basis_links and not _fitted(basis_links):
-            yield from wrapped(_unfitted(basis_links), width, "  ")
+            yield from wrapped(_unfitted(basis_links, len(basis_links) < len(found)), width, "  ")
         elif basis_links:
             yield from wrapped(said, width, "  ")
             yield from _table(basis_links[:_AT_MOST], width)
@@ -116,12 +116,13 @@ def _fitted(found: Sequence[LinkFigures]) -> bool:
     return any(link.known("alpha_us") is not None for link in found)
 
 
-def _unfitted(found: Sequence[LinkFigures]) -> str:
-    """Why there is nothing to show, and what would show it."""
+def _unfitted(found: Sequence[LinkFigures], swept_too: bool = False) -> str:
+    """Why there is nothing to show, and what would show it; `swept_too`: that was done."""
     why = "; ".join(dict.fromkeys(link.missing["alpha_us"] for link in found))
     if found[0].basis == "sweep":
         return f"No fit from the sweep: {why}."
-    return f"No fit from the run's own collectives: {why}. Run `dptune links` to measure the link."
+    measure = "" if swept_too else " Run `dptune links` to measure the link."
+    return f"No fit from the run's own collectives: {why}.{measure}"
 
 
 def _table(found: Sequence[LinkFigures], width: int) -> Iterator[Line]:

@@ -66,7 +66,10 @@ def _steps(whatif: WhatIf, width: int, run: str) -> Iterator[Line]:
     if whatif.known("floor_ns") is not None:
         words = f"If communication took no time, a step would take {ns_as_ms(whatif.floor_ns)} ms. "
         if whatif.traced and whatif.floor_ns >= _AS_LONG * measured_ns:
-            words += "Compute, or the host that the profiler slows, hides it: untraced, it may cost more."
+            words += (
+                "Compute hides all of it, or the host does, which the profiler slows: communication may cost more in "
+                "untraced steps."
+            )
         else:
             words += "Skipping collectives can save more: it also removes their hooks."
         yield from labelled("Free comm.", words, width)

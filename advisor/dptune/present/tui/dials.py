@@ -27,6 +27,12 @@ class Dial(NamedTuple):
     values: tuple[Value | str, ...]
     now: str = ""
 
+    @property
+    def other(self) -> Value:
+        """A value that is not what is now, the next one where there is one."""
+        at = self.values.index(UNCHANGED)
+        return self.values[at + 1 if at + 1 < len(self.values) else at - 1]
+
 
 def dials(run: Run, measured: Measured) -> list[Dial]:
     """What can be turned for a run: other values of what it has now, in order of size."""

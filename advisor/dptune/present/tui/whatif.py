@@ -70,7 +70,8 @@ class WhatIfPane(Container, can_focus=True):
         self._ground: RunModel | None = None
         no_trust = (finding.text for finding in report.trust.findings if finding.level == "unjudgeable")
         self._lack = next((f"{NO_VERDICT}: {why}" for why in no_trust), "")
-        self._making = self._replaying = False
+        self._making = self._replaying = self._checked = self._moved = False
+        self._unpredicted: frozenset[str] = frozenset()
         self._last: tuple[dict[str, Value], Prediction] | None = None
 
     def compose(self) -> ComposeResult:
@@ -79,7 +80,6 @@ class WhatIfPane(Container, can_focus=True):
         yield settings
         pane = Pane(self._words, id="prediction", classes=FRAMED)
         pane.border_title = "Predicted step"
-        pane.border_subtitle = "bar: time per sample, ▒ its interval, │ now"
         yield pane
 
     def on_resize(self) -> None:
@@ -117,7 +117,45 @@ class WhatIfPane(Container, can_focus=True):
             self._lack = lack.reason
         except Exception as error:
             self._lack = _failed(error)
-        self.app.call_from_thread(self._ask)
+        self.app.call_from_thread(self._made)
+
+    def _made(self) -> None:
+        """Predict what is set; where that is nothing, check the settings at once."""
+        self._ask()
+        if not self._replaying:
+            self._check()
+
+    def _check(self) -> None:
+        """Find the settings that this model does not predict, beside the interface and after the first prediction."""
+        if self._ground is not None and not self._checked:
+            self._checked = True
+            ground = self._ground
+            self.run_worker(lambda: self._find_unpredicted(ground), thread=True)
+
+    def _find_unpredicted(self, ground: RunModel) -> None:
+        found = set()
+        for dial in self._dials:
+            try:
+                with uncollected():
+                    lack = ground.lack({dial.knob: dial.other})
+            except Exception as error:
+                lack = _failed(error)
+            if get_current_worker().is_cancelled:
+                return
+            if lack:
+                found.add(dial.knob)
+        if found:
+            self.app.call_from_thread(self._put_last, frozenset(found))
+
+    def _put_last(self, unpredicted: frozenset[str]) -> None:
+        """Settings without a prediction come last; one of them stays selected only where someone selected it."""
+        chosen = self._dials[self._chosen].knob
+        order = sorted(range(len(self._dials)), key=lambda place: self._dials[place].knob in unpredicted)
+        self._dials, self._at = [self._dials[place] for place in order], [self._at[place] for place in order]
+        kept = self._moved or chosen in self.changes or chosen not in unpredicted
+        self._chosen = next(place for place, dial in enumerate(self._dials) if dial.knob == chosen) if kept else 0
+        self._unpredicted = unpredicted
+        self._draw()
 
     def _ask(self) -> None:
         """Have what is set predicted, beside the interface, one at a time: a replay of many ranks takes a while."""
@@ -142,6 +180,7 @@ class WhatIfPane(Container, can_focus=True):
         self._last, self._replaying = (changes, prediction), False
         if changes == self.changes:
             self._draw()
+            self._check()
         else:
             self._ask()
 
@@ -163,11 +202,14 @@ class WhatIfPane(Container, can_focus=True):
         return found
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Keys that speak of what is set are offered where anything is."""
+        """Keys of settings are offered where there is a model, those of what is set where anything is."""
+        if action in ("choose", "turn"):
+            return not self._lack
         return action not in ("copy_command", "reset") or bool(self.changes)
 
     def action_choose(self, by: int) -> None:
         """Go to another setting."""
+        self._moved = True
         self._chosen = (self._chosen + by) % len(self._dials)
         self._draw()
 
@@ -189,12 +231,15 @@ class WhatIfPane(Container, can_focus=True):
     def _draw(self) -> None:
         if self.is_mounted:
             settings = self.query_one("#dials", Static)
+            settings.display = not self._lack  # without a model there is nothing to set
             first, last = self._seen()
             part = "" if last - first == len(self._dials) else f"; {first + 1}-{last} of {len(self._dials)}"
             settings.border_title = f"Settings{part}"
             settings.update(Text("\n").join(self._settings()[first:last]))
             self.refresh_bindings()
-            self.query_one(Pane).show(self._words)
+            pane = self.query_one(Pane)
+            pane.border_subtitle = "" if self._lack else "bar: time per sample, ▒ its interval, │ now"
+            pane.show(self._words)
 
     def _seen(self) -> tuple[int, int]:
         """From which setting to which there is room for, beside a prediction."""
@@ -207,6 +252,7 @@ class WhatIfPane(Container, can_focus=True):
             value = dial.values[at]
             shown = (dial.now or UNCHANGED) if value == UNCHANGED else written(value)
             was = f"(now {dial.now})  " if dial.now and value != UNCHANGED else ""
+            was = "no prediction  " if dial.knob in self._unpredicted else was
             less, more = "<" if at else " ", ">" if at < len(dial.values) - 1 else " "
             mark = ">" if place == self._chosen else " "
             # what is cut on a narrow screen is the name, which the command has in full

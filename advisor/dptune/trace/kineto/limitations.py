@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 
 from dptune.finding import Finding
-from dptune.trace.columns import Columns
+from dptune.trace.columns import NONE, Columns
 from dptune.trace.kernels import DEVICE_CATEGORIES, LAUNCH_CATEGORIES, OPERATOR_CATEGORIES
 from dptune.trace.kineto.builder import Builder
 from dptune.trace.marks import step_rows
@@ -44,6 +44,7 @@ def doubts(name: str, columns: Columns, builder: Builder, partial: str) -> Itera
         text = f"{name}: {dropped:,} steps are marked twice or around others; the innermost mark of each is used"
         yield Finding(code="steps-marked-twice", level="partial", text=text)
     yield from _times(name, columns, builder)
+    yield from _twice(name, columns)
     yield from _device_events(name, columns)
 
 
@@ -61,6 +62,27 @@ def _times(name: str, columns: Columns, builder: Builder) -> Iterator[Finding]:
     if quarter_ns >= _LONG_QUARTER_NS and half_ns >= _LONG_HALF_NS:
         text = f"{name}: half of its operators take {half_ns / 1e6:.3g} ms or more: its times are probably not in us"
         yield Finding(code="times-scaled", level="unjudgeable", text=text)
+
+
+def _twice(name: str, columns: Columns) -> Iterator[Finding]:
+    """Events that are in the file again: a device does no operation twice at one time on one stream."""
+    rows, noun = columns.rows(DEVICE_CATEGORIES), "device operations"
+    if not len(rows):
+        rows, noun = columns.rows(OPERATOR_CATEGORIES), "operators"
+        rows = rows[columns.external_id[rows] != NONE]
+    rows = rows[columns.dur_ns[rows] > 0]
+    every = len(rows)
+    if not every:
+        return
+    rows = rows[np.argsort(columns.ts_ns[rows], kind="stable")]
+    alike = np.append(False, np.diff(columns.ts_ns[rows]) == 0)
+    rows = rows[alike | np.append(alike[1:], False)]
+    told = ("ts_ns", "dur_ns", "name_id", "thread", "stream", "device", "correlation", "external_id")
+    each = np.stack([getattr(columns, field)[rows].astype(np.int64) for field in told])
+    count = len(rows) - np.unique(each, axis=1).shape[1]
+    if _level(count, every) == "unjudgeable":
+        text = f"{name}: {count:,} of {every:,} {noun} are in the file twice, so counts and totals are too high"
+        yield Finding(code="events-twice", level="unjudgeable", text=text)
 
 
 def _unreadable(name: str, complete: int, builder: Builder) -> Iterator[Finding]:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from dptune.errors import DptuneError, NotATraceError, RunError, UsageError
 from dptune.finding import Finding
+from dptune.runfile.exit_status import exit_text
 from dptune.runfile.facts import Facts
 from dptune.runfile.ranks import spans
 from dptune.trace.events import Trace
@@ -276,7 +277,7 @@ class _Gathered:
         record = next((part.record for part in self.parts if part.record is not None), None)
         if record is None or record.ending.how in ("recording", "complete"):
             return ""
-        status = "" if record.ending.exit_status is None else f" with exit status {record.ending.exit_status}"
+        status = "" if record.ending.exit_status is None else f" with {exit_text(record.ending.exit_status)}"
         return f": the script ended ({record.ending.how}){status}" + (
             f", {record.ending.note}" if record.ending.note else ""
         )

@@ -14,7 +14,7 @@ from dptune.measured import Missing
 from dptune.whatif.cpu.buckets import Caps, assign
 from dptune.whatif.cpu.wire import Link
 from dptune.whatif.gpu.assumed import Assumed, Side
-from dptune.whatif.gpu.editing import spared
+from dptune.whatif.gpu.editing import requeued, spared
 from dptune.whatif.gpu.graph import OF_HOST, Edge, Kind, Message
 from dptune.whatif.gpu.links import ALONE, BESIDE, SLOWED, slower
 from dptune.whatif.gpu.ordering import ordered
@@ -77,11 +77,18 @@ def without_reductions(program: Program, gone: Callable[[int], bool]) -> Program
 
 
 def _without(program: Program, silent: Sequence[Reduction]) -> Program:
-    edit = _Edit.of(program)
+    edit = _Edit.of(requeued(program, _launches(program, silent)))
     for reduction in silent:
         edit.removed(reduction)
     kept = [reduction for reduction in program.reductions if reduction not in silent]
     return edit.program(kept) if silent else program
+
+
+def _launches(program: Program, silent: Sequence[Reduction]) -> set[int]:
+    """The places of the calls that launch the collectives of reductions and the kernels that copy gradients."""
+    moves = {edge.item for each in silent for end in each.moves for edge in program.edges[end]}
+    begins = {begin for each in silent for bucket in each.buckets for begin in bucket.begins.values()} | moves
+    return {edge.item for begin in begins for edge in program.edges[begin] if edge.kind == Kind.LAUNCH}
 
 
 def _unlike(program: Program) -> float:
@@ -153,9 +160,14 @@ class _Edit:
         return cls(program, *lists, {})
 
     def removed(self, reduction: Reduction) -> None:
-        """Nothing is reduced, nor copied into buckets and back; the host takes no time for either."""
+        """Nothing is reduced, nor copied into buckets and back; the host takes no time for either.
+
+        What followed a copy follows what came before it, after one gap instead of two.
+        """
         for bucket in reduction.buckets:
             self._without(bucket, {}, {}, {})
+        for begin in {edge.item for end in reduction.moves for edge in self.edges[end]}:
+            self.edges[begin] = [edge.lasting(0.0) if edge.kind == Kind.ORDER else edge for edge in self.edges[begin]]
         spent_ns = self._spent_ns(reduction)
         for place in (*reduction.moves, *(() if spent_ns else reduction.calls)):
             self.edges[place] = [edge.lasting(0.0) for edge in self.edges[place]]

@@ -32,9 +32,9 @@ from dptune.whatif.cpu.wire import Link
 from dptune.whatif.gpu.contention import with_contention, works
 from dptune.whatif.gpu.edges import edges_of
 from dptune.whatif.gpu.gathers import gathers
-from dptune.whatif.gpu.graph import COMPUTING, Kind, Message, Stretch, offsets_of
+from dptune.whatif.gpu.graph import COMPUTING, Kind, Message, offsets_of
 from dptune.whatif.gpu.host_items import NOTHING, HostItems, begins_after, ends_after, host_items
-from dptune.whatif.gpu.items import ItemPlaces, Items, Key, Sort, Waits
+from dptune.whatif.gpu.items import ItemPlaces, Items, Sort, Waits
 from dptune.whatif.gpu.latencies import Latencies
 from dptune.whatif.gpu.optimizing import implementation_of
 from dptune.whatif.gpu.parts import OUTSIDE, HostParts, Part
@@ -43,6 +43,8 @@ from dptune.whatif.gpu.recorded_waits import recorded_waits
 from dptune.whatif.gpu.reductions import Matched, reductions
 from dptune.whatif.gpu.sharing import transfers
 from dptune.whatif.gpu.streams import across_streams, starts_of
+from dptune.whatif.gpu.stretches import of_all_ranks, steps_of
+from dptune.whatif.gpu.unit_reductions import unit_reductions
 
 MOST = 2_000_000  # operations: beyond, a replay takes minutes
 _PRODUCTS = frozenset({"matrix product", "convolution", "attention", "fused by triton", OTHER})
@@ -88,7 +90,7 @@ def build(
     named = ItemPlaces(items, first, places)
     recorded_ns = time_ns[order] - time_ns[order[:1]]
     recorded = recorded_ns.tolist()
-    steps = _of_all_ranks([step for view, device in read for step in _steps(view, device, named)])
+    steps = of_all_ranks([step for view, device in read for step in steps_of(view, device, named)])
     begun: dict[int, list[int]] = {}
     for stretch in steps:
         begun.setdefault(stretch.rank, []).append(recorded[stretch.first])
@@ -117,12 +119,18 @@ def build(
         parts=_with_arrivals([each.part for each in items.values()], arrivals, Part.NONE)[order].tolist(),
         optimizer=implementation_of(names),
         gathers=[gather for view, device in read for gather in gathers(view, device, named)],
+        unit_reductions=[reduction for view, device in read for reduction in unit_reductions(view, device, named)],
         transfers=sharing,
         slowed=slowed,
         fixed=frozenset(np.flatnonzero(fixed).tolist()),
         spent_ns=_spent(items, first, places),
         uploads={
             int(places[first[rank] + end]): size for rank, each in items.items() for end, size in each.uploads.items()
+        },
+        queues={
+            int(places[first[rank] + begin]): queue
+            for rank, each in items.items()
+            for begin, queue in each.queues.items()
         },
     )
     numbered = {
@@ -220,8 +228,15 @@ def _of_rank(
         begins=dict(zip(rows, begins.tolist(), strict=True)),
         ends=dict(zip(rows, ends.tolist(), strict=True)),
         works=_works(walk, kinds, ends),
+        queues=_queues(walk, host, begins),
         uploads={end: size for end, size in zip(ends[uploaded].tolist(), sizes.tolist(), strict=True) if size > 0},
     )
+
+
+def _queues(walk: Walk, host: HostItems, begins: Ints) -> dict[int, int]:
+    """By begin of an operation the number of its launch queue, but for those of the queue with most launches."""
+    calls = zip(begins.tolist(), walk.launch.tolist(), strict=True)
+    return {begin: queue for begin, call in calls if (queue := host.queues.get(call, 0))}
 
 
 def _works(walk: Walk, kinds: Ints, ends: Ints) -> dict[int, int]:
@@ -343,30 +358,3 @@ def _is_fp32_attention(name: str) -> bool:
 def _updating(walk: Walk) -> Ranges:
     """When threads were in an optimizer's step()."""
     return Ranges.of_rows(walk.columns, walk.columns.rows(RANGE_CATEGORIES, OPTIMIZER_STEP_NAME.match))
-
-
-def _of_all_ranks(steps: Sequence[Stretch]) -> list[Stretch]:
-    """The steps that all ranks have whole: in others, collectives are not known on all of them."""
-    numbers: dict[int, set[int]] = defaultdict(set)
-    for step in steps:
-        numbers[step.rank].add(step.number)
-    common = set.intersection(*numbers.values()) if numbers else set()
-    return [step for step in steps if step.number in common]
-
-
-def _steps(view: RankView, device: DeviceView, places: Mapping[Key, int]) -> Iterator[Stretch]:
-    """The windows that begin with an operation, and end with the begin of another, or the end of the last."""
-    columns, rows = view.columns, device.operations.rows
-    launched = dict(zip(rows.tolist(), device.operations.launch.tolist(), strict=True))
-    rows = rows[columns.dur_ns[rows] > 0]
-    starts = {int(at): int(row) for at, row in zip(columns.ts_ns[rows][::-1], rows[::-1], strict=True)}
-    ends = {int(at): int(row) for at, row in zip(columns.ends(rows)[::-1], rows[::-1], strict=True)}
-    for window in device.windows:
-        first, after, last = starts.get(window.start_ns), starts.get(window.end_ns), ends.get(window.end_ns)
-        key = None if after is None else (view.rank, "begin", after)
-        key = key or (None if last is None else (view.rank, "end", last))
-        if first is not None and key is not None and not window.open_ended:
-            begun = places.get((view.rank, "call", launched[first]))
-            followed = None if after is None else places.get((view.rank, "call", launched[after]))
-            between = None if begun is None or followed is None else (begun, followed)
-            yield Stretch(view.rank, window.number, places[view.rank, "begin", first], places[key], between)

@@ -10,7 +10,7 @@ from dptune.measure.efficiency.peaks import most_times_as_fast
 from dptune.measured import Missing
 from dptune.whatif.bounds import is_off
 from dptune.whatif.cpu.buckets import DEFAULT_CAP_BYTES, MIB, Caps
-from dptune.whatif.cpu.topology import ALONE, RING, TOPOLOGY, ranks_asked, relinked
+from dptune.whatif.cpu.topology import RING, TOPOLOGY, ranks_asked, relinked
 from dptune.whatif.cpu.wire import Link
 from dptune.whatif.gpu.assumed import Side
 from dptune.whatif.gpu.buckets import rebucketed, silenced
@@ -27,12 +27,15 @@ from dptune.whatif.gpu.inputs import (
     pinned,
     uploads_beside,
 )
+from dptune.whatif.gpu.links import known_link
+from dptune.whatif.gpu.merging import in_units
 from dptune.whatif.gpu.offloading import offloaded
 from dptune.whatif.gpu.optimizing import foreach, fused, no_time
 from dptune.whatif.gpu.parts import Part, having
 from dptune.whatif.gpu.passes import as_graphs, micro_batches
 from dptune.whatif.gpu.precision import autocast, tensor_float_32
 from dptune.whatif.gpu.program import Program
+from dptune.whatif.gpu.replicating import replicated
 from dptune.whatif.gpu.sharding import (
     gathered_in_no_time,
     gradients_in,
@@ -43,6 +46,7 @@ from dptune.whatif.gpu.sharding import (
     prefetched_forward,
 )
 from dptune.whatif.gpu.stragglers import balanced, without_straggler
+from dptune.whatif.gpu.unit_passes import reduced_once
 
 Changing = Callable[[Program, Value], Program]
 Ranging = Callable[[Program, Value, Side], Program]
@@ -61,6 +65,8 @@ def changed(program: Program, settings: Mapping[str, Value], side: Side = Side.M
 
     `side`: which end of what is assumed about changes that have a range.
     """
+    if settings.get("wrapper") == "ddp" and any(value for name, value in settings.items() if name.startswith("fsdp.")):
+        raise Missing("DistributedDataParallel has no units: leave out settings of fsdp")
     for name, bucketed in _OF_BUCKETS.items():
         if name in settings:
             program = bucketed(program, settings[name], side)
@@ -71,7 +77,7 @@ def changed(program: Program, settings: Mapping[str, Value], side: Side = Side.M
         if settings.get("fsdp.within_hosts"):
             raise Missing("HSDP among other ranks or nodes than the recorded ones is not predicted from a GPU trace")
         program = _topology(program, settings)
-    order = [*CHANGES, *RANGED, *settings]
+    order = [*_OF_UNITS, *CHANGES, *RANGED, *settings]
     made = {*_OF_BUCKETS, *_BEFORE_TOPOLOGY, *TOPOLOGY}
     rest = [item for item in settings.items() if item[0] not in made and not _comes_with_workers(item[0], settings)]
     for name, value in sorted(rest, key=lambda setting: order.index(setting[0])):
@@ -80,7 +86,8 @@ def changed(program: Program, settings: Mapping[str, Value], side: Side = Side.M
         elif name in RANGED:
             program = RANGED[name](program, value, side)
         elif name == "accumulation.micro_batches":
-            program = micro_batches(program, value, no_sync=bool(settings.get("ddp.no_sync")))
+            no_sync = settings.get("ddp.no_sync") or settings.get("fsdp.no_sync")
+            program = micro_batches(program, value, no_sync=bool(no_sync))
         elif name in CHANGES:
             program = CHANGES[name](program, value)
         elif name in BOUNDS:
@@ -165,17 +172,9 @@ def _messages(program: Program, factor: Callable[[Message], float]) -> Program:
     return with_edges(program, (Kind.EXCHANGE,), of)
 
 
-def _link(program: Program) -> Link:
-    if program.world_size == 1:
-        raise Missing(ALONE)
-    if program.link is None:
-        raise Missing("latency and bandwidth of all-reduces are unknown: measure them with `dptune links`")
-    return program.link
-
-
 def _relinked(program: Program, link: Link, of_others: Link | None = None) -> Program:
     """With another link for all-reduces, and for other exchanges that or a third. Those of other ranks stay."""
-    before = _link(program)
+    before = known_link(program)
     if not program.messages:
         raise Missing("no collective of known size was found on all its ranks")
 
@@ -189,11 +188,11 @@ def _relinked(program: Program, link: Link, of_others: Link | None = None) -> Pr
 
 
 def _alpha(program: Program, value: Value) -> Program:
-    return _relinked(program, replace(_link(program), alpha_ns=float(value or 0) * 1e3))
+    return _relinked(program, replace(known_link(program), alpha_ns=float(value or 0) * 1e3))
 
 
 def _rate(program: Program, value: Value) -> Program:
-    return _relinked(program, replace(_link(program), bytes_per_ns=float(value or 0)))
+    return _relinked(program, replace(known_link(program), bytes_per_ns=float(value or 0)))
 
 
 def _bucket_cap(program: Program, value: Value, side: Side) -> Program:
@@ -221,12 +220,8 @@ def _no_sync(program: Program, value: Value) -> Program:
 
 
 def _comm_hook(program: Program, value: Value, side: Side) -> Program:
-    return program if value == "none" else compressed(program, value, side, _link_for(program, value))
-
-
-def _link_for(program: Program, value: Value) -> Link:
-    """The link, which only hooks that halve messages need."""
-    return _link(program) if halves(value) else Link(0.0, 1.0)
+    link = known_link(program) if halves(value) else Link(0.0, 1.0)  # others need none
+    return program if value == "none" else compressed(program, value, side, link)
 
 
 def _topology(program: Program, settings: Mapping[str, Value]) -> Program:
@@ -235,9 +230,9 @@ def _topology(program: Program, settings: Mapping[str, Value]) -> Program:
     if 0 < program.link_ranks < len(set(program.ranks)):
         raise Missing(_GROUPS.format(program.link_ranks))
     ranks = ranks_asked(settings, before)
-    link = relinked(_link(program), before, program.hosts, settings)
+    link = relinked(known_link(program), before, program.hosts, settings)
     ring = {**settings, "allreduce.algorithm": RING}  # what others than all-reduces take
-    around = relinked(_link(program), before, program.hosts, ring)
+    around = relinked(known_link(program), before, program.hosts, ring)
     linked = _relinked(program, link, around)
     samples = None if program.samples is None else program.samples * ranks / before
     return replace(linked, samples=samples, world_size=ranks)
@@ -303,15 +298,23 @@ def _whatever(bound: Callable[[Program], Program]) -> Changing:
 
 
 def _parameters_in(program: Program, value: Value, side: Side) -> Program:
-    return parameters_in(program, value, side, _link(program))
+    return parameters_in(program, value, side, known_link(program))
 
 
 def _within_hosts(program: Program, value: Value, side: Side) -> Program:
-    return within_hosts(program, value, side, _link(program))
+    return within_hosts(program, value, side, known_link(program))
+
+
+def _in_units(program: Program, value: Value, side: Side) -> Program:
+    return in_units(program, value, side, known_link(program))
+
+
+def _wrapper(program: Program, value: Value, side: Side) -> Program:
+    return replicated(program, value, side, known_link(program), Caps.of())
 
 
 def _gradients_in(program: Program, value: Value) -> Program:
-    return gradients_in(program, value, _link(program))
+    return gradients_in(program, value, known_link(program))
 
 
 BOUNDS: dict[str, Changing] = {
@@ -328,12 +331,16 @@ _KNOWN: dict[str, Callable[[Program], bool]] = {
     "loader.num_workers": has_no_workers,
     "fsdp.prefetch": lambda program: bool(program.gathers),
 }
-# Those of buckets come first: the link, hooks and the topology change the collectives of new buckets, too.
+# Those of buckets come first: the link, hooks and the topology change the collectives of new buckets, too. Before them
+# the wrapper, which makes buckets.
 _OF_BUCKETS: dict[str, Ranging] = {
+    "wrapper": _wrapper,
     "ddp.bucket_cap_mb": _bucket_cap,
     "ddp.bucket_cap_mb_list": _bucket_caps,
     "ddp.first_bucket_mb": _first_bucket,
 }
+# Of units of fully_shard, before all other changes of these.
+_OF_UNITS: dict[str, Ranging] = {"fsdp.no_sync": reduced_once, "fsdp.units": _in_units}
 # In the order in which they are made, those before the topology before it; messages are halved after that.
 CHANGES: dict[str, Changing] = {
     "ddp.no_sync": _no_sync,
@@ -356,6 +363,7 @@ CHANGES: dict[str, Changing] = {
 # The same with what is assumed of each.
 RANGED: dict[str, Ranging] = {
     **_OF_BUCKETS,
+    **_OF_UNITS,
     "ddp.comm_hook": _comm_hook,
     "loader.batch_size": batch_size,
     "batch.times": batch_times,
@@ -378,6 +386,7 @@ OF_LINK = frozenset(
     {
         *_OF_BUCKETS,
         *TOPOLOGY,
+        "fsdp.units",
         "link.alpha_us",
         "link.gb_per_s",
         "ddp.comm_hook",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from operator import is_
 
@@ -108,7 +109,7 @@ def with_room(program: Program) -> Program:
 
 
 def requeued(program: Program, gone: Collection[int]) -> Program:
-    """The program whose launch queue has as much room without these items, which are launched no more.
+    """The program whose launch queues have as much room without these items, which are launched no more.
 
     A call that waited for room waits for what is launched as many operations before it as was recorded.
     """
@@ -117,12 +118,13 @@ def requeued(program: Program, gone: Collection[int]) -> Program:
         for edge in program.edges[place]:
             if edge.kind == Kind.LAUNCH:
                 first.setdefault(edge.item, place)
-    queues = {rank: _Queue() for rank in set(program.ranks)}
+    queues: dict[tuple[int, int], _Queue] = defaultdict(_Queue)
     for call in sorted(first):
-        queues[program.ranks[call]].launched(call, first[call], gone=call in gone)
+        begin = first[call]
+        queues[program.ranks[call], program.queues.get(begin, 0)].launched(call, begin, gone=call in gone)
 
     def of(place: int, edge: Edge) -> Edge | None:
-        began = queues[program.ranks[place]].room(place, edge.item)
+        began = queues[program.ranks[place], program.queues.get(edge.item, 0)].room(place, edge.item)
         if began == edge.item:
             return edge
         return None if began is None or began >= place else Edge(began, edge.lag_ns, edge.kind)
@@ -131,7 +133,7 @@ def requeued(program: Program, gone: Collection[int]) -> Program:
 
 
 class _Queue:
-    """What a rank launches: the places of calls and of begins, in order, and those that are still launched."""
+    """What is launched into a queue: the places of calls and of begins, in order, and those that still are."""
 
     def __init__(self) -> None:
         self._calls: list[int] = []

@@ -33,7 +33,7 @@ class Gather:
 
     `operations` are the places of begins and ends, in the order of launching, the collective last; `call` is that of
     the first call that launches one of them. `used_call` launches the copy out of the gathered buffer, `used_end` is
-    when that is over.
+    when that is over; `copies` are all operations that copy out, empty where no range encloses them.
     """
 
     rank: int
@@ -44,12 +44,15 @@ class Gather:
     call: int
     used_call: int
     used_end: int
+    copies: tuple[tuple[int, int], ...] = ()
 
     def moved(self, places: Sequence[int]) -> Gather:
         """The same where each item has another place."""
-        operations = tuple((places[begin], places[end]) for begin, end in self.operations)
+        operations, copies = (
+            tuple((places[begin], places[end]) for begin, end in each) for each in (self.operations, self.copies)
+        )
         call, used_call, used_end = (places[item] for item in (self.call, self.used_call, self.used_end))
-        return Gather(self.rank, self.step, self.backward, self.unit, operations, call, used_call, used_end)
+        return Gather(self.rank, self.step, self.backward, self.unit, operations, call, used_call, used_end, copies)
 
 
 def gathers(view: RankView, device: DeviceView, places: Places) -> Iterator[Gather]:
@@ -64,12 +67,12 @@ def gathers(view: RankView, device: DeviceView, places: Places) -> Iterator[Gath
     order = np.argsort(columns.ts_ns[launches], kind="stable")
     rows, launches, steps, exchanging = (each[order] for each in (rows, launches, steps, exchanging))
     called_ns = columns.ts_ns[launches]
-    issued = _by_range(view, issuing, launches)
-    used = _by_range(view, copying, launches)
+    issued = by_range(view, issuing, launches)
+    used = by_range(view, copying, launches)
     backward = Ranges.of_rows(columns, columns.rows(RANGE_CATEGORIES, IN_BACKWARD.match))
-    copies: dict[str, list[tuple[int, int]]] = defaultdict(list)  # by unit: when, and the place among the operations
+    copies: dict[str, list[tuple[int, int, int]]] = defaultdict(list)  # by unit: when, the first operation, the range
     for at, places_in in used.items():
-        copies[unit_of(COPIES_OUT, columns.name(at))].append((int(columns.ts_ns[at]), places_in[0]))
+        copies[unit_of(COPIES_OUT, columns.name(at))].append((int(columns.ts_ns[at]), places_in[0], at))
     issuing = issuing[np.argsort(columns.ts_ns[issuing], kind="stable")]
     in_backward = backward.at(columns.thread[issuing], columns.ts_ns[issuing]) != NOWHERE
     for at, is_backward in zip(issuing.tolist(), in_backward.tolist(), strict=True):
@@ -77,8 +80,10 @@ def gathers(view: RankView, device: DeviceView, places: Places) -> Iterator[Gath
         if not of_gather or not exchanging[of_gather[-1]]:
             continue
         unit, since = unit_of(ISSUES, columns.name(at)), int(columns.ts_ns[at])
+        copied: list[int] = []
         if len(copying):
-            out = next((place for when, place in sorted(copies[unit]) if when >= since), len(rows))
+            found = next(((place, number) for when, place, number in sorted(copies[unit]) if when >= since), None)
+            out, copied = (len(rows), copied) if found is None else (found[0], used[found[1]])
         else:
             out = int(np.searchsorted(called_ns, columns.ends(at)))
         if out == len(rows) or steps[of_gather[0]] == OUTSIDE:
@@ -88,16 +93,20 @@ def gathers(view: RankView, device: DeviceView, places: Places) -> Iterator[Gath
             step=view.steps[int(steps[of_gather[0]])].number,
             backward=is_backward,
             unit=unit,
-            operations=tuple(
-                (places[view.rank, "begin", row], places[view.rank, "end", row]) for row in rows[of_gather].tolist()
-            ),
+            operations=spans_of(places, view.rank, rows[of_gather]),
             call=places[view.rank, "call", int(launches[of_gather[0]])],
             used_call=places[view.rank, "call", int(launches[out])],
             used_end=places[view.rank, "end", int(rows[out])],
+            copies=spans_of(places, view.rank, rows[copied]),
         )
 
 
-def _by_range(view: RankView, ranges: Ints, launches: Ints) -> dict[int, list[int]]:
+def spans_of(places: Places, rank: int, rows: Ints) -> tuple[tuple[int, int], ...]:
+    """The places of the begins and ends of these operations of a rank."""
+    return tuple((places[rank, "begin", row], places[rank, "end", row]) for row in rows.tolist())
+
+
+def by_range(view: RankView, ranges: Ints, launches: Ints) -> dict[int, list[int]]:
     """By row of a range the places of the launches in it, in order of time."""
     columns = view.columns
     inside = Ranges.of_rows(columns, ranges).at(columns.thread[launches], columns.ts_ns[launches])

@@ -10,7 +10,7 @@ from dptune.measured import Missing
 from dptune.whatif.cpu.wire import Link
 from dptune.whatif.gpu.assumed import Assumed, Side
 from dptune.whatif.gpu.buckets import NO_REDUCER
-from dptune.whatif.gpu.editing import with_edges, without_part
+from dptune.whatif.gpu.editing import requeued, with_edges, without_part
 from dptune.whatif.gpu.graph import COMPUTING, Edge, Kind, Message
 from dptune.whatif.gpu.parts import Part, having
 from dptune.whatif.gpu.program import Program
@@ -95,7 +95,7 @@ def as_bucket_views(program: Program, value: Value) -> Program:
     if not program.reductions:
         raise Missing(NO_REDUCER)
     copies = having(program.parts, Part.BUCKET_COPY)
-    viewed = without_part(program, copies, Part.BUCKET_COPY)
+    viewed = without_part(requeued(program, copies), copies, Part.BUCKET_COPY)
     if viewed is program:
         return program
     kept = [

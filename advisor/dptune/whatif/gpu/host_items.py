@@ -9,6 +9,7 @@ from enum import IntEnum
 import numpy as np
 
 from dptune.measure.device.critical import Walk
+from dptune.measure.host.blocked import Blocked
 from dptune.measure.host.launches import UNLAUNCHED
 from dptune.measure.host.queue import DEPTH, Launches
 from dptune.measure.intervals import Intervals, Ints, Mask
@@ -37,7 +38,8 @@ class HostItems:
 
     `spent_ns`: by part, how much of the host's own time before an item was spent on it.
 
-    `calls` are the rows of those that launch, `call_items` the numbers of these.
+    `calls` are the rows of those that launch, `call_items` the numbers of these. `queues`: by row of a call the launch
+    queue that it launches into, 0 for the one with most of them.
     """
 
     time_ns: Ints
@@ -48,6 +50,7 @@ class HostItems:
     spent_ns: Mapping[Part, Ints]
     calls: Ints
     call_items: Ints
+    queues: Mapping[int, int]
 
 
 def begins_after(host_items: int, places: Ints) -> Ints:
@@ -68,7 +71,7 @@ def host_items(view: RankView, device: DeviceView, walk: Walk, host_parts: HostP
     that it made itself, the begin of an operation where the queue was full, else what ended last on the device.
     """
     columns = view.columns
-    queue = _Queue(walk, Launches.of(columns, device.operations), view.host.blocked.full_ends_ns)
+    queue = _Queue(walk, Launches.of(columns, device.operations), view.host.blocked)
     steps = columns.rows(RANGE_CATEGORIES, OPTIMIZER_STEP_NAME.match)
     updating = Intervals.union(columns.ts_ns[steps], columns.ends(steps))
     launch = np.unique(walk.launch[walk.launch != UNLAUNCHED])
@@ -97,6 +100,7 @@ def host_items(view: RankView, device: DeviceView, walk: Walk, host_parts: HostP
         {part: np.append(np.zeros(min(1, count), dtype=np.int64), ns) for part, ns in spent_ns.items()},
         called,
         np.flatnonzero(calling),
+        queue.numbers,
     )
 
 
@@ -146,27 +150,51 @@ def _awaited(walk: Walk, begun: int, at: int) -> tuple[int, int, Kind, bool] | N
 
 
 class _Queue:
-    """The launch queue of a device: what has to begin before the host goes on."""
+    """The launch queues of a device: what has to begin before the host goes on.
 
-    def __init__(self, walk: Walk, launches: Launches, full_ends_ns: Ints) -> None:
-        self.full_ends_ns = full_ends_ns
+    `numbers`: by row of a call that launches, its queue, from 0 on in the order of how many calls launch into each.
+    """
+
+    def __init__(self, walk: Walk, launches: Launches, blocked: Blocked) -> None:
         self._walk, self._called_ns = walk, launches.called_ns
-        launched, first = np.unique(walk.launch, return_index=True)
-        at = np.minimum(np.searchsorted(launched, launches.rows), max(0, len(launched) - 1))
-        known = launched[at] == launches.rows if len(launched) else np.zeros(len(launches.rows), dtype=np.bool_)
-        self._first = np.where(known, first[at] if len(first) else NOTHING, NOTHING)
-        most = int(launches.outstanding(launches.called_ns).max(initial=0))
-        self._depth = most if len(full_ends_ns) else max(DEPTH, most)
+        self.full_ends_ns = walk.columns.ends(blocked.full)
+        self._full = dict(zip(self.full_ends_ns.tolist(), blocked.full.tolist(), strict=True))
+        queues = [*launches.by_queue(of_streams=blocked.of_streams)]
+        queues.sort(key=lambda queue: len(queue[1]), reverse=True)
+        most = max((int(mine.outstanding(mine.called_ns).max(initial=0)) for _, _, mine in queues), default=0)
+        depth = most if len(blocked.full) else max(DEPTH, most)
+        first = _firsts(walk, launches.rows)
+        self._room = np.full(len(first), NOTHING, dtype=np.int64)
+        self.numbers: dict[int, int] = {}
+        self._begun: dict[int, Ints] = {}
+        streams = walk.columns.queue[walk.rows]
+        for number, (queue, places, mine) in enumerate(queues):
+            self.numbers.update(dict.fromkeys(mine.rows.tolist(), number))
+            self._room[places[depth:]] = first[places[: max(0, len(places) - depth)]]
+            self._begun[number] = np.flatnonzero(streams == queue) if blocked.of_streams else np.arange(len(streams))
 
     def waits(self, time_ns: Ints) -> Waits:
-        """For the begin of the operation that makes room for all launches before each moment, where one has to."""
-        launched = np.searchsorted(self._called_ns, time_ns, side="left")
-        items = np.flatnonzero(launched > self._depth)
-        first = self._first[launched[items] - 1 - self._depth]
-        known = first != NOTHING
-        return Waits.of(items[known], begins_after(len(time_ns), first[known]), 0, Kind.QUEUE, 1)
+        """For the begin of the operation that makes room for the last launch before each moment, where one has to."""
+        last = np.searchsorted(self._called_ns, time_ns, side="left") - 1
+        items = np.flatnonzero(last >= 0)
+        room = self._room[last[items]]
+        known = room != NOTHING
+        return Waits.of(items[known], begins_after(len(time_ns), room[known]), 0, Kind.QUEUE, 1)
 
     def freed(self, at: int) -> tuple[int, int, Kind, bool] | None:
-        """What began last before a call returned that had found the queue full."""
-        place = int(np.searchsorted(self._walk.begin, at, side="right")) - 1
-        return None if place < 0 else (place, int(self._walk.begin[place]), Kind.QUEUE, False)
+        """What began last in its queue before a call returned that had found that full."""
+        begun = self._begun.get(self.numbers.get(self._full[at], NOTHING), np.arange(len(self._walk.begin)))
+        number = int(np.searchsorted(self._walk.begin[begun], at, side="right")) - 1
+        if number < 0:
+            return None
+        place = int(begun[number])
+        return place, int(self._walk.begin[place]), Kind.QUEUE, False
+
+
+def _firsts(walk: Walk, rows: Ints) -> Ints:
+    """By call the place of the first operation that it launches; NOTHING where that does not last."""
+    launched, first = np.unique(walk.launch, return_index=True)
+    if not len(launched):
+        return np.full(len(rows), NOTHING, dtype=np.int64)
+    at = np.minimum(np.searchsorted(launched, rows), len(launched) - 1)
+    return np.where(launched[at] == rows, first[at], NOTHING).astype(np.int64)

@@ -72,7 +72,8 @@ class Items:
     """Those of one rank, its host's first: when by its own clock, `Sort`, micro-batch, flags of `Part`, and waits.
 
     `calls`, `begins` and `ends` are the numbers of items by the row of the call or the operation. `spent_ns`: by part,
-    what the host spent on it before an item. By end of an operation: its bytes in `uploads`, its work in `works`.
+    what the host spent on it before an item. By end of an operation: its bytes in `uploads`, its work in `works`; by
+    begin its launch queue in `queues`, where that is not the one with most launches.
     """
 
     time_ns: Ints
@@ -86,6 +87,7 @@ class Items:
     ends: Mapping[int, int]
     uploads: Mapping[int, int]
     works: Mapping[int, int]
+    queues: Mapping[int, int]
 
     def named(self, sort: str) -> Mapping[int, int]:
         """The numbers of items that are calls, begins or ends."""

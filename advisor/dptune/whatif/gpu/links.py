@@ -13,6 +13,7 @@ from statistics import median
 from typing import NamedTuple
 
 from dptune.measured import LinkFigures, Measured, Missing
+from dptune.whatif.cpu.topology import ALONE as ALONE_RANK
 from dptune.whatif.cpu.wire import Link
 from dptune.whatif.gpu.assumed import Assumed, Side
 from dptune.whatif.gpu.graph import Kind, Message, offsets_of
@@ -115,6 +116,15 @@ def _largest(program: Program) -> tuple[int, tuple[int, ...]]:
         sent[message.ranks, message.kind == "all_reduce", message.offsets] += message.message_bytes
     ranks, _, offsets = max(sent, key=lambda group: (group[:2], sent[group]), default=(0, False, ()))
     return ranks, offsets
+
+
+def known_link(program: Program) -> Link:
+    """The link. Raises Missing where there is none, or it is not known."""
+    if program.world_size == 1:
+        raise Missing(ALONE_RANK)
+    if program.link is None:
+        raise Missing("latency and bandwidth of all-reduces are unknown: measure them with `dptune links`")
+    return program.link
 
 
 def relinked(program: Program) -> list[Program]:

@@ -32,10 +32,12 @@ def ordered(program: Program) -> Program:
         micro_batches=[program.micro_batches[item] for item in order] if program.micro_batches else (),
         parts=[program.parts[item] for item in order] if program.parts else (),
         gathers=[gather.moved(places) for gather in program.gathers],
+        unit_reductions=[reduction.moved(places) for reduction in program.unit_reductions],
         reductions=[reduction.moved(places) for reduction in program.reductions],
         transfers=[transfer.moved(places) for transfer in program.transfers],
         beside={places[item]: share for item, share in program.beside.items()},
         uploads={places[item]: size for item, size in program.uploads.items()},
+        queues={places[item]: queue for item, queue in program.queues.items()},
         spent_ns={
             part: {places[item]: spent for item, spent in each.items()} for part, each in program.spent_ns.items()
         },

@@ -1,7 +1,8 @@
 """Which part of a step the host launches something in: the micro-batch, and work that a change takes away.
 
-A micro-batch reaches from the end of the backward pass before it to the end of its own; the last one of a step to the
-optimizer's step, because DDP's reducer and FSDP wait for their collectives there.
+A micro-batch reaches from the end of the backward pass before it to the end of its own, with the hooks of fully_shard
+that follow; the last one of a step to the optimizer's step, because DDP's reducer and FSDP wait for their collectives
+there.
 """
 
 from __future__ import annotations
@@ -36,6 +37,9 @@ _COPIES_BACK = re.compile(r"torch\.distributed\.ddp\.reducer::copy_bucket_to_gra
 # FullyShardedDataParallel has no ranges of all-gathers: in its backward hooks it launches nothing else.
 _OF_FSDP1 = r"FullyShardedDataParallel\._(pre_backward_hook|pre_backward_prefetch|post_backward_prefetch)$"
 _GATHERS = re.compile(rf"FSDP::all_gather(_copy_out)?\b|{_OF_FSDP1}")
+_REDUCES_UNIT = re.compile(r"FSDP::post_backward_reduce\b")
+_AFTER_PASS = re.compile(r"FSDP::(post_backward|root_post_backward)")
+_OF_UNITS = re.compile(r"FSDP::")
 _BACKWARD = re.compile(rf"FSDP::(pre_backward\b|backward_prefetch for )|{_OF_FSDP1}")
 
 
@@ -52,6 +56,8 @@ class Part(IntFlag):
     ISSUING = 64  # DDP's collectives
     AWAITING = 128  # the first of DDP's collectives, at the end of a backward pass
     SETTING = 256  # a gradient that no earlier micro-batch has
+    UNIT_REDUCING = 512  # gradients by fully_shard: copies in, reduce-scatters, and what follows them
+    UNIT_HOOKS = 1024  # all that fully_shard does around the modules of units
 
 
 def having(parts: Sequence[int], part: Part) -> set[int]:
@@ -82,6 +88,7 @@ class HostParts:
         gradients = host.gradients
         passes = host.pass_of(gradients)
         last = np.flatnonzero(np.diff(passes, append=passes[-1:] + 1)) if len(passes) else passes
+        first = np.append(0, last[:-1] + 1) if len(passes) else passes
         patterns = (_COPIES_BACK, _GATHERS, _BACKWARD, OPTIMIZER_STEP_NAME, _REDUCES, _ISSUES, _ACCUMULATES, _ADDS)
         copies, gathers, backward, updates, reducing, issuing, accumulating, adding = (
             columns.rows(RANGE_CATEGORIES, pattern.match) for pattern in patterns
@@ -91,7 +98,7 @@ class HostParts:
         return cls(
             starts_ns=np.array([step.start_ns for step in view.steps], dtype=np.int64),
             ends_ns=np.array([step.end_ns for step in view.steps], dtype=np.int64),
-            pass_ends_ns=columns.ends(gradients[last]),
+            pass_ends_ns=_pass_ends(columns, columns.ends(gradients[last]), columns.ts_ns[gradients[first]]),
             updates_ns=np.sort(columns.ts_ns[updates]),
             copies_back=Ranges.of_rows(columns, copies),
             gathers=Ranges.of_rows(columns, gathers),
@@ -106,6 +113,8 @@ class HostParts:
                 Part.AWAITING: _awaiting(columns, issuing),
                 Part.ADDING: _union(columns, adding),
                 Part.SETTING: _union(columns, setting),
+                Part.UNIT_REDUCING: _union(columns, columns.rows(RANGE_CATEGORIES, _REDUCES_UNIT.match)),
+                Part.UNIT_HOOKS: _union(columns, columns.rows(RANGE_CATEGORIES, _OF_UNITS.match)),
             },
         )
 
@@ -138,6 +147,19 @@ class HostParts:
         found[self.attention.hold(time_ns)] |= Part.EAGER_ATTENTION
         found[self.adding.at(thread, time_ns) != NOWHERE] |= Part.ADDING
         return found
+
+
+def _pass_ends(columns: Columns, last_ns: Ints, first_ns: Ints) -> Ints:
+    """When backward passes end: with their last gradient, or with fully_shard's hooks after it.
+
+    `last_ns`: the end of each pass's last gradient, `first_ns`: the start of its first.
+    """
+    hooks = columns.rows(RANGE_CATEGORIES, _AFTER_PASS.match)
+    start_ns, ends_ns = columns.ts_ns[hooks], last_ns.copy()
+    after = np.searchsorted(last_ns, start_ns, side="right") - 1
+    follows = (after >= 0) & (start_ns < np.append(first_ns, np.iinfo(np.int64).max)[after + 1])
+    np.maximum.at(ends_ns, after[follows], columns.ends(hooks)[follows])
+    return ends_ns
 
 
 def _issuing(columns: Columns, rows: Ints, others: Ints) -> Intervals:

@@ -13,6 +13,7 @@ from dptune.whatif.gpu.editing import requeued, times, with_edges, with_room, wi
 from dptune.whatif.gpu.graph import COMPUTING, Edge, Kind
 from dptune.whatif.gpu.parts import OUTSIDE, Part, having
 from dptune.whatif.gpu.program import Program
+from dptune.whatif.gpu.unit_passes import ADDED, ADDING_NS
 
 NO_PASSES = "the trace does not show the backward passes of each step"
 _OF_PASSES = (*(COMPUTING - {Kind.UPDATE}), Kind.HOST, Kind.COPY, Kind.INPUT, Kind.WAIT)
@@ -76,6 +77,8 @@ def _longer(program: Program, wanted: int, recorded: int, *, no_sync: bool) -> P
     only one.
     """
     numbers, last = program.micro_batches, recorded - 1
+    if recorded > 1 and {numbers[unit.call] for unit in program.unit_reductions} == {last}:
+        return _beside_reducing(program, wanted - recorded, (wanted - 1) / (recorded - 1), last)
     exchanging = {
         numbers[place]
         for place in program.places((Kind.EXCHANGE,))
@@ -87,25 +90,39 @@ def _longer(program: Program, wanted: int, recorded: int, *, no_sync: bool) -> P
         return times(program, _OF_PASSES, factor, lambda place: numbers[place] not in (OUTSIDE, last))
     factor = wanted / recorded
     if recorded == 1 and no_sync:
-        return _beside_reducing(program, factor)
+        return _beside_reducing(program, wanted - recorded, factor)
     longer = times(program, _OF_PASSES, factor, lambda place: numbers[place] != OUTSIDE)
     if len(exchanging) < recorded:
         return longer
     return times(longer, (Kind.EXCHANGE,), factor, lambda place: numbers[place] != OUTSIDE)
 
 
-def _beside_reducing(program: Program, factor: float) -> Program:
-    """The passes so many times as long but for what reduces gradients: copies, collectives, and the host's time."""
-    numbers, spent_ns = program.micro_batches, program.spent_ns.get(Part.REDUCING, {})
-    moves = {item for reduction in program.reductions for item in reduction.moves}
+def _beside_reducing(program: Program, more: int, factor: float, stays: int = OUTSIDE) -> Program:
+    """The passes so many times as long but for what reduces gradients: copies, collectives, and the host's time.
+
+    `stays`: the number of a pass that is as long as before. So many `more` passes add gradients of units to those of
+    earlier ones, which is counted where these are copied in; `reduced_once` counted it once where a pass stays.
+    """
+    numbers, units = program.micro_batches, program.unit_reductions
+    spent_ns = {**program.spent_ns.get(Part.REDUCING, {}), **program.spent_ns.get(Part.UNIT_REDUCING, {})}
+    kept = {item for reduction in program.reductions for item in reduction.moves}
+    kept |= {end for unit in units for _, end in unit.operations}
+    copies = {end for unit in units for _, end in unit.operations[: unit.collective]}
+    added = more * ADDED.middle / (1.0 if stays == OUTSIDE else 1 + ADDED.middle)
+    adding_ns = {unit.call: more * len(unit.ready) * program.added_times * ADDING_NS.middle for unit in units}
+    gathers = {gather.operations[-1][1] for gather in program.gathers}
 
     def of(place: int, edge: Edge) -> Edge:
-        if numbers[place] == OUTSIDE or place in moves:
-            return edge
+        if place in copies:
+            return edge.lasting((1 + added) * edge.lag_ns)
+        also_ns = adding_ns.get(place, 0.0) if edge.kind == Kind.HOST else 0.0
+        is_reduction = place in kept or (edge.kind == Kind.EXCHANGE and place not in gathers)
+        if numbers[place] in (OUTSIDE, stays) or is_reduction:
+            return edge.lasting(edge.lag_ns + also_ns) if also_ns else edge
         reducing = min(edge.lag_ns, spent_ns.get(place, 0.0)) if edge.kind == Kind.HOST else 0.0
-        return edge.lasting(reducing + factor * (edge.lag_ns - reducing))
+        return edge.lasting(reducing + factor * (edge.lag_ns - reducing) + also_ns)
 
-    return with_edges(program, _OF_PASSES, of)
+    return with_edges(program, (*_OF_PASSES, Kind.EXCHANGE), of)
 
 
 def as_graphs(program: Program, value: Value, side: Side) -> Program:

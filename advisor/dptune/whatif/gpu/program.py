@@ -23,11 +23,12 @@ from dptune.whatif.gpu.parts import Part
 from dptune.whatif.gpu.reductions import Reduction
 from dptune.whatif.gpu.sharing import Transfer, durations
 from dptune.whatif.gpu.spans import held, joined
+from dptune.whatif.gpu.unit_reductions import UnitReduction
 
 _ENOUGH = 3  # steps of a rank of which the first does not count
 # Of a collective's duration: what rounding makes of it, and how near two replays are to each other that end the search
-# for when collectives share links; most replays of it.
-_ROUNDING, _NEAR, _REPLAYS = 1e-6, 0.01, 8
+# for when collectives share links; most replays of it, and how many go all of the way.
+_ROUNDING, _NEAR, _REPLAYS, _FREE = 1e-6, 0.01, 12, 2
 
 
 SEVERAL = 3  # ranks of a collective from which on one item stands for all their begins: fewer edges
@@ -44,13 +45,15 @@ class Program:
     The data allow `other_links`, too; `link_source` says in words what the link is from, where that is no fit.
     `batch` are the samples that a rank's loader gives at once, None if not known. The ranks were on so many `hosts`, as
     far as that is known; `shared`: two or more compute on one GPU. `reductions` are the passes in which DDP reduces
-    gradients, `gathers` the units that FSDP gathers. By item there are its rank in `ranks`, the micro-batch that
-    launched it in `micro_batches`, and flags of `Part` in `parts`; the latter two are empty where neither is known.
+    gradients, `gathers` the units that FSDP gathers, `unit_reductions` those whose gradients it reduces. By item there
+    are its rank in `ranks`, the micro-batch that launched it in `micro_batches`, and flags of `Part` in `parts`; the
+    latter two are empty where neither is known.
     `transfers` are collectives that may share links with others of their ranks, each of which adds `slowed` of the time
     that one takes alone; none where each rank has its collectives on one stream. `host_level`: the host's work in the
     mean step / in the steps where it is known, which some are. `spent_ns`: by part and place of a host item, how much
     of the host's own time before the item went into the part. `uploads`: the bytes of copies from pageable memory to
-    the device, by place of their end. `beside`: by place of a kernel's end, the share of its recorded time in which
+    the device, by place of their end. `queues`: the number of the launch queue of an operation, by place of its begin,
+    where that is not queue 0 of its rank. `beside`: by place of a kernel's end, the share of its recorded time in which
     collectives of its rank transferred; `beside_times`: how many times as long a kernel takes during transfers.
     `transfer_shares`: by message, the share of its recorded transfer in which one of its ranks computed;
     `transfer_times`: how many times as long a transfer takes while one does.
@@ -83,6 +86,7 @@ class Program:
     workers: int | None = None
     has_workers: bool = False
     gathers: Sequence[Gather] = ()
+    unit_reductions: Sequence[UnitReduction] = ()
     shared: bool = False
     transfers: Sequence[Transfer] = ()
     slowed: float = 1.0
@@ -90,6 +94,7 @@ class Program:
     fixed: AbstractSet[int] = frozenset()
     spent_ns: Mapping[Part, Mapping[int, float]] = field(default_factory=dict)
     uploads: Mapping[int, int] = field(default_factory=dict)
+    queues: Mapping[int, int] = field(default_factory=dict)
     beside: Mapping[int, float] = field(default_factory=dict)
     beside_times: float = 1.0
     transfer_shares: Mapping[int, float] = field(default_factory=dict)
@@ -166,7 +171,8 @@ class Program:
     def _sharing_links(self, times: list[float]) -> list[float]:
         """The same where transfers take as long as those beside them let them: replayed until that changes little.
 
-        As if they shared nothing where it does not come to rest: each replay then moves others beside each other.
+        Each replay moves others beside each other, so after the first ones durations go half of the way, and none takes
+        longer than a recorded one did beside others, or than beside one other.
         """
         lag_ns = [
             next((edge.lag_ns for edge in self.edges[transfer.ends[0]] if edge.kind == Kind.EXCHANGE), 0.0)
@@ -174,19 +180,23 @@ class Program:
         ]
         ranks = [transfer.ranks for transfer in self.transfers]
         alone = [transfer.alone * lag for transfer, lag in zip(self.transfers, lag_ns, strict=True)]
+        most = max(1 + self.slowed, *(1 / transfer.alone for transfer in self.transfers if transfer.alone))
         before, near, unshared = lag_ns, _ROUNDING, times
-        for _ in range(_REPLAYS):
+        for replay in range(_REPLAYS):
             starts = [max(times[begin] for begin in transfer.begins) for transfer in self.transfers]
-            after = durations(starts, alone, ranks, self.slowed)
+            shared = durations(starts, alone, ranks, self.slowed)
+            after = [min(now, most * least) for now, least in zip(shared, alone, strict=True)]
             if all(abs(now - then) <= near * then + 1.0 for now, then in zip(after, before, strict=True)):
                 return times
+            part = 1.0 if replay < _FREE else 0.5
+            before = [part * now + (1 - part) * then for now, then in zip(after, before, strict=True)]
             now_ns = {
                 end: (now, lag)
-                for transfer, now, lag in zip(self.transfers, after, lag_ns, strict=True)
+                for transfer, now, lag in zip(self.transfers, before, lag_ns, strict=True)
                 for end in (transfer.ends if lag else ())
             }
-            times, before, near = self._times(unshared[: min(now_ns, default=len(unshared))], now_ns), after, _NEAR
-        return unshared
+            times, near = self._times(unshared[: min(now_ns, default=len(unshared))], now_ns), _NEAR
+        return times
 
     def _times(
         self, known: Sequence[float] = (), now_ns: Mapping[int, tuple[float, float]] | None = None

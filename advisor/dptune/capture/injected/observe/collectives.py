@@ -20,7 +20,15 @@ import torch
 import torch.distributed as dist
 
 from dptune.capture.injected.imports import imports
-from dptune.capture.injected.observe.places import entry, library, torch_entry, users_function, users_line
+from dptune.capture.injected.observe.places import (
+    entry,
+    is_the_users,
+    library,
+    torch_entry,
+    users_function,
+    users_line,
+)
+from dptune.capture.injected.observe.result_use import used_in_training
 from dptune.runfile.communication import CallFacts
 
 FUNCTIONS = (
@@ -113,6 +121,7 @@ class Calls:
                     return
                 where, package, through, caller = line
                 self._found[key] = CallFacts(name, where, list(ranks), library=package, through=through, caller=caller)
+                self._found[key].trained = _trains(sys._getframe(2), through.rpartition(".")[2] or name)
             call_facts = self._found[key]
             call_facts.calls += 1
             call_facts.after_updates += self._updated_at == self._passes()
@@ -157,3 +166,12 @@ def _bytes_of(value: Any) -> int:
     if isinstance(value, (list, tuple)):
         return sum(tensor.numel() * tensor.element_size() for tensor in value if isinstance(tensor, torch.Tensor))
     return 0
+
+
+def _trains(frame: FrameType | None, called: str) -> bool:
+    """Whether training uses the result of the call of that name in the script's innermost line."""
+    while frame is not None and not is_the_users(frame.f_code.co_filename):
+        frame = frame.f_back
+    with contextlib.suppress(Exception):  # a script may be of any form
+        return frame is not None and used_in_training(frame.f_code, frame.f_lineno, called)
+    return False

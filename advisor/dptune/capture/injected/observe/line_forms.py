@@ -19,6 +19,7 @@ Frame = tuple[CodeType, int]
 
 _LOOPS = (ast.For, ast.AsyncFor, ast.While)
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+_ANY_LOOPS = (*_LOOPS, *_COMPREHENSIONS)
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 _OF_ELEMENTS = re.compile(r"(?:range|zip|enumerate)\(|.*\.tolist\(\)$")  # what a loop over elements iterates over
 _NESTED = 2  # loops
@@ -73,6 +74,18 @@ def form_of(frames: Sequence[Frame]) -> tuple[str, int]:
             if found:
                 return found, at
     return "", 0
+
+
+def loops_of(frames: Sequence[Frame]) -> list[int]:
+    """For each of these lines, the line of the innermost loop of its function around it; 0 without one."""
+    with contextlib.suppress(Exception):  # a script may be of any form
+        return [_loop(code.co_filename, line) for code, line in frames]
+    return []
+
+
+def _loop(file: str, line: int) -> int:
+    nodes, begins = _around(file, line)
+    return max((node.lineno for node in nodes if isinstance(node, _ANY_LOOPS) and node.lineno >= begins), default=0)
 
 
 def _form(file: str, line: int, called: CodeType | None) -> str:
@@ -169,13 +182,18 @@ def _grows(call: ast.Call) -> bool:
 
 def _iterated(file: str, line: int) -> tuple[list[ast.expr], int]:
     """What the loops of its function around a line iterate over, and how many loops there are."""
-    nodes = [node for node in _indexed(file).around if _holds(node, line)]
-    begins = max((node.lineno for node in nodes if isinstance(node, _FUNCTIONS)), default=0)
+    nodes, begins = _around(file, line)
     loops = [node for node in nodes if isinstance(node, _LOOPS) and node.lineno >= begins]
     within = [node for node in nodes if isinstance(node, _COMPREHENSIONS) and node.lineno >= begins]
     over = [loop.iter for loop in loops if isinstance(loop, (ast.For, ast.AsyncFor))]
     over += [generator.iter for comprehension in within for generator in comprehension.generators]
     return over, len(over) + sum(isinstance(loop, ast.While) for loop in loops)
+
+
+def _around(file: str, line: int) -> tuple[list[ast.AST], int]:
+    """The loops and functions around a line, and the line where its function begins."""
+    nodes = [node for node in _indexed(file).around if _holds(node, line)]
+    return nodes, max((node.lineno for node in nodes if isinstance(node, _FUNCTIONS)), default=0)
 
 
 def _calls_in(node: ast.AST) -> Iterator[ast.Call]:

@@ -106,11 +106,15 @@ def library(frame: FrameType | None) -> str:
     """The installed package that a frame is of; "" where it is the script's own."""
     while frame is not None and frame.f_code.co_filename.startswith(OURS):
         frame = frame.f_back
-    name = frame.f_code.co_filename if frame is not None else ""
-    if name.startswith(TORCHS):
+    return package(frame.f_code) if frame is not None else ""
+
+
+def package(code: CodeType) -> str:
+    """The installed package that code is of; "" where it is the script's own."""
+    if code.co_filename.startswith(TORCHS):
         return "torch"
-    package = _PACKAGE.match(name)
-    return package[1].removesuffix(".py") if package else ""
+    found = _PACKAGE.match(code.co_filename)
+    return found[1].removesuffix(".py") if found else ""
 
 
 def entry(frame: FrameType | None) -> str:
@@ -120,8 +124,8 @@ def entry(frame: FrameType | None) -> str:
     """
     found = ""
     while frame is not None and not is_the_users(frame.f_code.co_filename):
-        if (package := library(frame)) not in ("", "torch"):
-            found = f"{package}.{getattr(frame.f_code, 'co_qualname', frame.f_code.co_name)}"  # from Python 3.11 on
+        if (name := library(frame)) not in ("", "torch"):
+            found = f"{name}.{getattr(frame.f_code, 'co_qualname', frame.f_code.co_name)}"  # from Python 3.11 on
         frame = frame.f_back
     return found if frame is not None else ""
 

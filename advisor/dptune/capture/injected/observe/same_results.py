@@ -12,6 +12,7 @@ compute the same again, as a mask of the batch that each layer makes.
 from __future__ import annotations
 
 import contextlib
+import re
 import sys
 import threading
 import time
@@ -36,12 +37,16 @@ _LEAST_NS = 20_000  # of a call whose results are compared: what takes less cost
 _COMPARED = 256  # values of a result, about
 _KEPT = 2_000  # results of which values are kept, by step
 _NAMED = 3
+# What copies a tensor, and with another dtype or device computes, unless the copy is changed later.
+_CASTS = frozenset(("to", "cuda", "cpu", "float", "double", "half", "bfloat16"))
+_IN_PLACE = re.compile(r"[^_]\w*[^_]_|__(?:setitem|i(?:add|sub|mul|truediv|floordiv|mod|pow|and|or|xor))__")
 # What makes a tensor without computing on another, and what copies one, so that it can be changed.
 _UNCOUNTED = frozenset(
     (
+        *_CASTS,
         *("zeros", "ones", "full", "empty", "arange", "eye", "linspace", "tensor", "zeros_like", "ones_like"),
         *("full_like", "empty_like", "empty_strided", "new_zeros", "new_ones", "new_full", "new_empty", "new_tensor"),
-        *("clone", "contiguous", "to", "cuda", "cpu", "float", "double", "half", "bfloat16", "pin_memory"),
+        *("clone", "contiguous", "pin_memory"),
         *("backward", "item", "tolist", "numpy", "as_tensor", "from_numpy", "__deepcopy__"),
     )
 )
@@ -84,6 +89,7 @@ class SameResults:
         self._values: dict[int, torch.Tensor] = {}  # of results of earlier steps, by number
         self._new_values: dict[int, torch.Tensor] = {}
         self._again: list[_Call] = []
+        self._changed: set[int] = set()  # numbers of what is changed in place in this step
         self._calls = self._steps = 0
         self._begun_ns = self._forward_ns = self._own_ns = 0
         self._times: list[tuple[int, int, list[_Call]]] = []  # of the compared steps
@@ -105,7 +111,7 @@ class SameResults:
             self.end()
             return
         with contextlib.suppress(Exception), torch._C.DisableTorchFunction():  # values may be on any device
-            agreeing = [call for call in self._again if _agree(self._earlier(call), call.values)]
+            agreeing = [call for call in self._again if self._is_the_same(call)]
             if self._steps:
                 self._times.append((max(1, now_ns - self._begun_ns - self._own_ns), self._forward_ns, agreeing))
         self._values.update(self._new_values)
@@ -143,6 +149,9 @@ class SameResults:
                 self._joined(args[0], _users_frame(sys._getframe(2)))
         with contextlib.suppress(Exception):  # inference tensors have no version; arguments may be anything
             number = self._numbers.number(name, args, kwargs)
+            if kwargs.get("inplace") or _IN_PLACE.fullmatch(name):
+                base = args[0]._base  # of a view
+                self._changed.add(self._numbers.of(args[0] if base is None else base))
         begun_ns = time.perf_counter_ns()
         result = func(*args, **kwargs)
         ended_ns = time.perf_counter_ns()
@@ -157,7 +166,9 @@ class SameResults:
         if name != "backward":
             self._forward_ns += spent_ns
         largest = _largest(result)
-        if spent_ns < _LEAST_NS or name in _UNCOUNTED or name.startswith("get ") or largest is None:
+        if spent_ns < _LEAST_NS or name.startswith("get ") or largest is None:
+            return
+        if name in _UNCOUNTED and not _converts(name, args, largest):
             return
         if len(self._new_values) >= _KEPT or any(result is each for each in args):  # in place
             return
@@ -175,9 +186,11 @@ class SameResults:
             size, earlier = list(largest.shape), first if within else None
             self._again.append(_Call(number, name, spent_ns, frame.f_code, frame.f_lineno, size, values, earlier))
 
-    def _earlier(self, call: _Call) -> torch.Tensor | None:
-        """Values of the call that it repeats: in an earlier step, or in the same one."""
-        return self._values.get(call.number) if call.first is None else call.first
+    def _is_the_same(self, call: _Call) -> bool:
+        """Whether its values are those of the call that it repeats: in an earlier step, or in the same one."""
+        if call.operator in _CASTS and call.number in self._changed:
+            return False
+        return _agree(self._values.get(call.number) if call.first is None else call.first, call.values)
 
     def _enter(self) -> None:
         """Only below all other modes: leaving one takes off whatever is on top."""
@@ -190,7 +203,7 @@ class SameResults:
             self._start_step()
 
     def _start_step(self) -> None:
-        self._new_values, self._again = {}, []
+        self._new_values, self._again, self._changed = {}, [], set()
         self._calls = self._forward_ns = self._own_ns = 0
         self._begun_ns = time.perf_counter_ns()
 
@@ -233,6 +246,12 @@ def _users_frame(frame: FrameType | None) -> FrameType | None:
     while frame is not None and frame.f_code.co_filename.startswith(TORCHS):
         frame = frame.f_back
     return frame if frame is not None and is_the_users(frame.f_code.co_filename) else None
+
+
+def _converts(name: str, args: Any, result: torch.Tensor) -> bool:
+    """Whether it is a copy of a tensor with another dtype or on another device."""
+    given = args[0] if name in _CASTS and args else None
+    return isinstance(given, torch.Tensor) and (given.dtype, given.device) != (result.dtype, result.device)
 
 
 def _largest(result: Any) -> torch.Tensor | None:

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import ast
 import inspect
+import linecache
 import textwrap
 from collections.abc import Iterator
 from typing import Any
 
 from dptune.capture.injected.observe.batch_preparation import called_code, reader
 from dptune.capture.injected.observe.places import users_place
+from dptune.capture.injected.observe.script_files import script_files
 
 _MOST = 4
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+_LOSSES = ("cross_entropy", "nll_loss", "CrossEntropyLoss", "NLLLoss")
 
 
 def shift_lines(loader: Any) -> list[str]:
@@ -25,6 +29,22 @@ def shift_lines(loader: Any) -> list[str]:
         tree = ast.parse(textwrap.dedent("".join(lines)))
         found += [users_place(code.co_filename, first + line - 1) or "" for line in sorted(_shifts(tree))]
     return list(dict.fromkeys(found))[:_MOST]
+
+
+def loss_shift_lines() -> list[str]:
+    """`file:line` of such slices in the script's functions that compute a cross entropy; empty without any."""
+    found = []
+    for file in script_files():
+        functions = [node for node in ast.walk(ast.parse("".join(linecache.getlines(file)))) if _has_loss(node)]
+        lines = sorted({line for function in functions for line in _shifts(function)})
+        found += [users_place(file, line) or "" for line in lines]
+    return found[:_MOST]
+
+
+def _has_loss(node: ast.AST) -> bool:
+    """Whether it is a function that calls a loss of torch by its name."""
+    calls = [inner for inner in ast.walk(node) if isinstance(inner, ast.Call)] if isinstance(node, _FUNCTIONS) else []
+    return any(ast.unparse(call.func).rpartition(".")[2] in _LOSSES for call in calls)
 
 
 def _shifts(tree: ast.AST) -> Iterator[int]:

@@ -15,6 +15,7 @@ import torch
 from dptune.capture.injected.observe.loss_graph import LOSSES, consumers, signed
 from dptune.capture.injected.observe.loss_masks import readable
 from dptune.capture.injected.observe.places import Places
+from dptune.capture.injected.observe.shift_lines import loss_shift_lines
 from dptune.runfile.shifted_labels import ShiftedLabelFacts
 
 _PASSES = 4  # that are looked at
@@ -54,6 +55,8 @@ class ShiftedLabels:
         self._watching = False
         with contextlib.suppress(Exception):
             self._facts = [_read(pairs) for pairs in self._passes if pairs]
+            if any(2 * found.after_next > found.targets for found in self._facts):
+                self._facts[0].loss_shifts_at = loss_shift_lines()
         self._passes = []
 
     def facts(self) -> list[ShiftedLabelFacts]:

@@ -22,12 +22,14 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterator
-from types import CodeType, FrameType
+from collections.abc import Iterator, Sequence
+from types import CodeType
 
 from dptune.capture.injected.observe.evaluation_source import evaluates_model
-from dptune.capture.injected.observe.line_forms import form_of
-from dptune.capture.injected.observe.places import OURS, TORCHS, is_the_users, library, relative
+from dptune.capture.injected.observe.line_forms import form_of, loops_of
+from dptune.capture.injected.observe.places import OURS, TORCHS, is_the_users, package, relative
+from dptune.capture.injected.observe.reporting_source import writes_values
+from dptune.capture.injected.observe.thread_stack import Line, stack_of
 from dptune.runfile.window import SampledFacts
 from dptune.runfile.work_kinds import evaluates, waits
 
@@ -80,6 +82,7 @@ class Sampling:
         self._looks: dict[Key, int] = {}
         self._of_code: dict[CodeType, tuple[str, str, str]] = {}
         self._evaluating: dict[CodeType, bool] = {}
+        self._writing: dict[CodeType, bool] = {}
 
     def begin(self) -> None:
         """Start to look."""
@@ -111,6 +114,8 @@ class Sampling:
                 kind = "logging"
         if not kind and any(self._evaluates(code) for code, _ in path):
             kind = "evaluation"
+        if not kind and not phase and any(self._writes(code) for code, _ in path):
+            kind = "logging"
         form, form_at = ("", 0) if phase in _OF_TORCH else form_of(path)
         return SampledFacts(
             path=[f"{_name(code)} ({relative(code.co_filename)}:{line})" for code, line in path],
@@ -122,6 +127,7 @@ class Sampling:
             spent_ns=list(whole.values()),
             form=form,
             form_at=form_at,
+            loops=loops_of(path),
         )
 
     def _evaluates(self, code: CodeType) -> bool:
@@ -134,6 +140,15 @@ class Sampling:
                 )
                 self._evaluating[code] = not trained and evaluates_model(code)
         return self._evaluating[code]
+
+    def _writes(self, code: CodeType) -> bool:
+        """Whether it is a function of the script that writes values of tensors, and was found in no phase."""
+        if code not in self._writing:
+            in_phases = any(phase and code in dict(path) for path, phase, *_ in list(self._found))
+            self._writing[code] = False
+            with contextlib.suppress(Exception):  # a script may be of any form
+                self._writing[code] = not in_phases and writes_values(code)
+        return self._writing[code]
 
     def _run(self) -> None:
         looks = 0
@@ -150,12 +165,11 @@ class Sampling:
             return False
         with contextlib.suppress(Exception), _interpreter_at_once():
             time.sleep(asleep_s)
-            frame = sys._current_frames().get(self._thread)
+            stack = stack_of(self._thread, _DEEPEST)
             step, now_ns = self._step, time.perf_counter_ns()
-            if frame is None:
+            if not stack:
                 return False
-            key = self._key(frame)
-            del frame  # it would keep alive what the script has let go
+            key = self._key(stack)
             late_ns, computed_ns = now_ns - self._last_ns - (idle_s + asleep_s) * 1e9, time.process_time_ns()
             held_ns = min(late_ns, computed_ns - self._computed_ns) if late_ns > usual_s * 1e9 else 0.0
             self._count(key, step, usual_s * 1e9 + held_ns)
@@ -184,7 +198,7 @@ class Sampling:
             steps[step] = steps.get(step, 0.0) + weight_ns
             self._looks[key] = self._looks.get(key, 0) + 1
 
-    def _key(self, frame: FrameType | None) -> Key:
+    def _key(self, stack: Sequence[Line]) -> Key:
         """The script's lines from the outermost on, and what of torch or another library it is in.
 
         What a library calls to evaluate counts for the library's function, with all that it calls.
@@ -192,13 +206,10 @@ class Sampling:
         path: list[tuple[CodeType, int]] = []
         phase = through = kind = by = ""
         trained = False
-        for _ in range(_DEEPEST):
-            if frame is None:
-                break
-            code = frame.f_code
-            owner, its_phase, its_kind = self._of_code.get(code) or self._classified(frame)
+        for code, line in stack:
+            owner, its_phase, its_kind = self._of_code.get(code) or self._classified(code)
             if owner == "user":
-                path.append((code, frame.f_lineno))
+                path.append((code, line or 0))
             elif owner != "ours":
                 trained = trained or owner in _TRAINERS
                 if its_phase != "optimizer" or not trained:  # else it runs a closure of the library
@@ -212,12 +223,10 @@ class Sampling:
                 elif kind and its_kind == kind:
                     by = name  # the outermost function of that kind
                 through = through if path else name
-            frame = frame.f_back
         path.reverse()
         return tuple(path), phase, by or through, kind
 
-    def _classified(self, frame: FrameType) -> tuple[str, str, str]:
-        code = frame.f_code
+    def _classified(self, code: CodeType) -> tuple[str, str, str]:
         file = code.co_filename.replace("\\", "/")
         if file.startswith(OURS):
             found = "ours", "", ""
@@ -227,7 +236,7 @@ class Sampling:
             inside = file.removeprefix(TORCHS) if file.startswith(TORCHS) else ""
             phase = next((phase for files, phase in _PHASES if inside and inside.startswith(files)), "")
             kind = next((kind for kind, parts in _KINDS.items() if any(part in file for part in parts)), "")
-            owner = library(frame)
+            owner = package(code)
             if not owner and waits(_name(code)):
                 kind = ""
             if owner in _TRAINERS and evaluates(_name(code)):

@@ -13,7 +13,7 @@ import sys
 import time
 import weakref
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
@@ -23,6 +23,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from dptune.capture.injected.observe.graph_inputs import GraphInputs
+from dptune.capture.injected.observe.kept_graphs import KeptGraphs, has_gradients
 from dptune.capture.injected.observe.left_out import AddedParameters, left_out
 from dptune.capture.injected.observe.pass_times import PassClock, PassTimes
 from dptune.capture.injected.observe.places import Places, is_the_users, users_line
@@ -105,6 +106,7 @@ class Unused:
         self.timing = False  # whether steps run without the profiler
         self.inputs = GraphInputs()
         self._clock = PassClock()
+        self._kept = KeptGraphs()
 
     def before_pass(self, roots: Any, inputs: Any = None, retain: Any = None) -> None:
         """A backward pass starts from these tensors; called from the function that the script called."""
@@ -118,17 +120,28 @@ class Unused:
             if at not in self._calls and len(self._calls) < _CALLS:
                 self._calls[at] = _Call(users_line(frame))
             call = self._calls.get(at)
-            if call is not None and self._is_read(call):
+            is_read = call is not None and self._is_read(call)
+            if call is not None and is_read:
                 self._read_graph(call, roots)
                 call.runs_at = call.runs_at or self.inputs.runs_at(call.leaves.keys() - self._held())
             if call is not None and call.entered_at is None and call.discarded_by:
                 self._find_entry(call, roots)
             if call is not None and retain:
-                self._again = call.in_step > 0 and _keeps_gradients(call)
+                self._again = call.in_step > 0 and has_gradients(call)
                 call.firsts += call.in_step == 0
                 call.repeats += self._again
                 call.in_step += 1
+            if call is not None:
+                self._follow_graph(call, call.nodes if is_read and call.whole else (), keeps=bool(retain))
             self._call, self._begun_ns = call, time.perf_counter_ns()
+
+    def _follow_graph(self, call: _Call, nodes: Collection[int], *, keeps: bool) -> None:
+        first = None if self._again else self._kept.again(call, nodes)
+        if first is not None:
+            self._again = True
+            call.earlier |= first.times.spent_ns.keys() if first.times is not None else set()
+        if keeps:
+            self._kept.keep(call, nodes)
 
     def after_pass(self) -> None:
         """It has ended."""
@@ -153,6 +166,7 @@ class Unused:
                 call.in_step, call.earlier = 0, set()
             self.inputs.stepped()
             self._clock.stepped()
+            self._kept.stepped()
             first = _first(optimizer)
             known = self._updates.get(first)
             if known is None:
@@ -194,16 +208,7 @@ class Unused:
 
     def repeated(self) -> list[RepeatedPassFacts]:
         """Calls that go back through one graph several times a step, and add up the gradients."""
-        return [
-            RepeatedPassFacts(
-                call.where,
-                (call.repeats + call.firsts) / call.firsts,
-                call.again_ns,
-                call.shared_ns / call.timed_ns if call.timed_ns else None,
-            )
-            for call in self._calls.values()
-            if call.shared and call.repeats >= _OFTEN
-        ]
+        return self._kept.repeated(list(self._calls.values()))
 
     def _sharded(self) -> bool:
         return bool(self._places.alive("FullyShardedDataParallel") or self._places.sharded or self._places.engine)
@@ -346,12 +351,6 @@ def _lines(frame: FrameType | None) -> Iterator[tuple[Any, int]]:
 def _alive(call: _Call) -> dict[int, Any]:
     """The parameters that the call computes gradients of, of those that still exist."""
     return {at: leaf for at, (ref, _) in call.leaves.items() if (leaf := ref()) is not None}
-
-
-def _keeps_gradients(call: _Call) -> bool:
-    """Whether its earliest parameter has a gradient: a script may take those of what its losses share after each."""
-    leaf = None if call.earliest is None else call.earliest()
-    return leaf is not None and leaf.grad is not None
 
 
 def _leaves(roots: Iterable[Any]) -> tuple[list[tuple[Any, int]], list[Any]] | None:

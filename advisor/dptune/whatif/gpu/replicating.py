@@ -1,0 +1,266 @@
+"""DistributedDataParallel in place of fully_shard in a program.
+
+No unit is gathered. Gradients are copied into buckets, which are all-reduced in the order in which they become ready,
+and back; each rank then updates all parameters. An all-reduce is a reduce-scatter and an all-gather: it takes as many
+times what the link says as both of them did. Gradients of a unit are taken to be of the same size.
+Sources: torch 2.13, csrc/distributed/c10d/reducer.cpp, and nn/parallel/distributed.py.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import quantiles
+
+from dptune.knobs import Value
+from dptune.measured import Missing
+from dptune.whatif.cpu.buckets import Caps, assign
+from dptune.whatif.cpu.wire import Link
+from dptune.whatif.gpu.assumed import Assumed, Side
+from dptune.whatif.gpu.editing import lasting, times
+from dptune.whatif.gpu.graph import COMPUTING, Edge, Kind, Message
+from dptune.whatif.gpu.merging import reductions_of, sizes_of_units
+from dptune.whatif.gpu.ordering import ordered
+from dptune.whatif.gpu.parts import OUTSIDE, Part
+from dptune.whatif.gpu.precision import SMALLEST_NS
+from dptune.whatif.gpu.program import SEVERAL, Program
+from dptune.whatif.gpu.reductions import Bucket, Reduction
+from dptune.whatif.gpu.sharding import NO_UNITS
+from dptune.whatif.gpu.unit_editing import NO_REDUCTIONS, UnitEdit
+from dptune.whatif.gpu.unit_reductions import UnitReduction
+
+_WHOLE = ("float", "float32", "fp32")
+_QUARTILE = Assumed(2, 1, 0)  # of what collectives took / what the link says: which of the three quartiles
+_LAUNCHING_NS = Assumed(300e3, 100e3, 30e3)  # from the call of a bucket's last gradient to its all-reduce
+# Of the host, with the profiler: for each gradient its hook and the launch of its copy, for each bucket its all-reduce
+# and the wait for it.
+_HOOK_NS, _BUCKET_NS = Assumed(40e3, 20e3, 5e3), Assumed(300e3, 150e3, 50e3)
+# Kernels of the optimizer beyond that of the smallest, for each byte / those of shards; what sharded tensors cost
+# there: DTensor dispatches each operation in Python.
+_UPDATE_TIMES = Assumed(1.1, 0.9, 0.6)
+_UPDATING_TIMES = Assumed(1.0, 0.6, 0.3)
+_COPIED_BACK = Assumed(1.5, 1.0, 0.5)  # copying gradients out of buckets / copying those of units in
+
+
+def replicated(program: Program, value: Value, side: Side, link: Link, caps: Caps) -> Program:
+    """Each rank has the whole model; as it is where it has that already, or units where those are asked for."""
+    if (value == "fsdp") == bool(program.gathers):
+        if value != "fsdp" and not program.reductions:
+            raise Missing(NO_UNITS)
+        return program
+    if value == "fsdp":
+        raise Missing("a GPU trace without fully_shard does not show what its units would take")
+    if not program.unit_reductions:
+        raise Missing(NO_REDUCTIONS)
+    _check(program)
+    return _Replicas(program, link, side, sizes_of_units(program)).made(caps)
+
+
+def _check(program: Program) -> None:
+    """Raise Missing where units do more than sharding: what that takes is not in the trace."""
+    sent = [message for message in program.messages if message.kind == "all_gather"]
+    if any(message.dtype not in _WHOLE for message in sent):
+        raise Missing("units are gathered in 16 bits: a GPU trace does not show how long their kernels take in fp32")
+    if any(message.ranks not in (0, program.world_size) for message in sent):
+        raise Missing("units are sharded within groups of ranks: a GPU trace does not show all-reduces among all ranks")
+
+
+@dataclass(frozen=True, eq=False)
+class _Replicas:
+    """Of a program with units of these bytes."""
+
+    before: Program
+    link: Link
+    side: Side
+    sizes: Mapping[str, int]
+
+    def made(self, caps: Caps) -> Program:
+        """The program of the replicas."""
+        program = self.before
+        edit = UnitEdit.of(program)
+        for gather in program.gathers:
+            edit.without_gather(gather)
+        for unit in program.unit_reductions:
+            edit.without_reduction(unit)
+            for _, end in unit.operations[: unit.collective]:
+                edit.lasting(end, edit.took_ns(end))  # gradients are copied into buckets instead
+        spared = dict(program.spent_ns.get(Part.UNIT_HOOKS, {}))
+        items = _Items.of(edit)
+        level, reductions = self._level(), list[Reduction]()
+        for units in self._passes():
+            reductions.append(self._reduced(items, units, caps, level, spared))
+        edit.spending(spared)
+        added = len(edit.edges) - len(program.edges)
+        whole = edit.program(
+            items.messages,
+            recorded_ns=items.recorded_ns,
+            ranks=items.ranks,
+            micro_batches=[*program.micro_batches, *[OUTSIDE] * added] if program.micro_batches else (),
+            parts=[*program.parts, *[Part.NONE] * added] if program.parts else (),
+            reductions=reductions,
+            gathers=(),
+            unit_reductions=(),
+            transfers=(),
+            transfer_shares={
+                **program.transfer_shares,
+                **dict.fromkeys(range(len(program.messages), len(items.messages)), 0.0),
+            },
+        )
+        return ordered(self._updated(whole))
+
+    def _passes(self) -> list[dict[int, list[UnitReduction]]]:
+        """By rank the reductions of each backward pass that all ranks have alike."""
+        passes: dict[tuple[int, int], dict[int, list[UnitReduction]]] = defaultdict(dict)
+        for units in reductions_of(self.before):
+            first = units[0]
+            number = self.before.micro_batches[first.call] if self.before.micro_batches else 0
+            passes[first.step, number][first.rank] = units
+        ranks = {rank for by_rank in passes.values() for rank in by_rank}
+        found = [by_rank for by_rank in passes.values() if by_rank.keys() == ranks]
+        for by_rank in found:
+            alike = {tuple((unit.unit, len(unit.ready)) for unit in units) for units in by_rank.values()}
+            if len(alike) != 1 or not all(count for _, count in next(iter(alike))):
+                raise Missing("the trace does not show when the gradients of each unit are ready on all ranks")
+        return found
+
+    def _level(self) -> float:
+        """What an all-reduce takes alone / what the link says: half of that of each of its two halves."""
+        program, kinds = self.before, defaultdict[str, list[float]](list)
+        edit = UnitEdit.of(program)
+        alone = {end: transfer.alone for transfer in program.transfers for end in transfer.ends}
+        ends = [gather.operations[-1][1] for gather in program.gathers]
+        ends += [unit.end for unit in program.unit_reductions]
+        for end in ends:
+            message = edit.message(end)
+            share = max(program.transfer_shares.get(edge.message, 0.0) for edge in program.edges[end])
+            took_ns = edit.took_ns(end) * alone.get(end, 1.0) / (1 + (program.transfer_times - 1) * share)
+            kinds[message.kind].append(took_ns / self.link.alone_ns(message.message_bytes))
+        quartile = int(_QUARTILE.at(self.side))
+        return sum(quantiles(took, n=4)[quartile] if len(took) > 1 else took[0] for took in kinds.values())
+
+    def _reduced(
+        self,
+        items: _Items,
+        by_rank: Mapping[int, Sequence[UnitReduction]],
+        caps: Caps,
+        level: float,
+        spared: dict[int, float],
+    ) -> Reduction:
+        """The buckets of a backward pass, and what waits for them."""
+        units = next(iter(by_rank.values()))
+        sizes = tuple(
+            round(self.sizes.get(unit.unit, 0) / len(unit.ready)) for unit in units for _ in range(len(unit.ready))
+        )
+        ready = {rank: tuple(place for unit in each for place in unit.ready) for rank, each in by_rank.items()}
+        called = {rank: tuple(place for unit in each for place in unit.called) for rank, each in by_rank.items()}
+        buckets: list[Bucket] = []
+        for gradients in assign(sizes, caps):
+            size = sum(sizes[gradient] for gradient in gradients)
+            items.messages.append(Message("all_reduce", size, "float", len(by_rank)))
+            took_ns = level * self.link.alone_ns(size)
+            last, before = max(gradients), buckets[-1] if buckets else None
+            buckets.append(self._bucket(items, ready, called, last, took_ns, before))
+        for rank, places in called.items():
+            for place in places:
+                spared[place] = spared.get(place, 0.0) - self._added_ns(_HOOK_NS)
+            for bucket in buckets:
+                spared[places[bucket.last]] -= self._added_ns(_BUCKET_NS)
+            self._awaited(items, by_rank[rank], buckets[-1].ends[rank])
+        return Reduction(units[0].step, sizes, ready, called, tuple(buckets))
+
+    def _added_ns(self, each: Assumed) -> float:
+        return self.before.added_times * each.at(self.side)
+
+    def _bucket(
+        self,
+        items: _Items,
+        ready: Mapping[int, Sequence[int]],
+        called: Mapping[int, Sequence[int]],
+        last: int,
+        took_ns: float,
+        before: Bucket | None,
+    ) -> Bucket:
+        """The items of the all-reduce of a bucket, after the one before it."""
+        message, begins, ends = len(items.messages) - 1, dict[int, int](), dict[int, int]()
+        for rank, places in ready.items():
+            edges = [
+                Edge(places[last], 0.0, Kind.ORDER),
+                Edge(called[rank][last], _LAUNCHING_NS.at(self.side), Kind.LAUNCH),
+            ]
+            if before is not None:
+                edges.append(Edge(before.ends[rank], 0.0, Kind.ORDER))
+            begins[rank] = items.added(rank, edges)
+        waited = [*begins.values()]
+        if len(waited) >= SEVERAL:
+            waited = [items.added(next(iter(begins)), [Edge(begin, 0.0, Kind.ARRIVAL) for begin in waited])]
+        for rank in ready:
+            ends[rank] = items.added(rank, [Edge(item, took_ns, Kind.EXCHANGE, message) for item in waited])
+        return Bucket(last, message, begins, ends)
+
+    def _awaited(self, items: _Items, units: Sequence[UnitReduction], end: int) -> None:
+        """What waited for a pass's reductions waits for its last bucket, whose gradients are then copied back."""
+        program, edges = self.before, items.edit.edges
+        copied_ns = sum(items.edit.took_ns(place) for unit in units for _, place in unit.operations[: unit.collective])
+        back = Edge(end, _COPIED_BACK.at(self.side) * copied_ns, Kind.ORDER)
+        reduced = {place for unit in units for _, place in unit.operations[unit.collective :]}
+        rank, after = units[-1].rank, units[-1].calls[-1]
+        waiting = [place for place in items.waiting[rank] if any(edge.item in reduced for edge in program.edges[place])]
+        for place in waiting:
+            edges[place] = [edge for edge in edges[place] if edge.item not in reduced]
+        following = [place for place in items.computing[rank] if items.call[place] > after][:1]
+        for place in {*following, *(place for place in waiting if items.call.get(place, 0) > after)}:
+            edges[place] = [*edges[place], back]
+
+    def _updated(self, program: Program) -> Program:
+        """Each rank updates what all of them did, by whole tensors."""
+        factor = program.world_size * _UPDATE_TIMES.at(self.side)
+
+        def of(lag_ns: float) -> float:
+            least_ns = min(lag_ns, SMALLEST_NS)
+            return least_ns + factor * (lag_ns - least_ns)
+
+        return times(lasting(program, (Kind.UPDATE,), of), (Kind.UPDATING,), _UPDATING_TIMES.at(self.side))
+
+
+@dataclass(frozen=True, eq=False)
+class _Items:
+    """Items that are added to an edit; by rank the begins that wait for operations, and those of kernels, in order.
+
+    `call`: by such a begin the place of the call that launches it. Those of fully_shard are none of them.
+    """
+
+    edit: UnitEdit
+    recorded_ns: list[int]
+    ranks: list[int]
+    messages: list[Message]
+    waiting: Mapping[int, Sequence[int]]
+    computing: Mapping[int, Sequence[int]]
+    call: Mapping[int, int]
+
+    @classmethod
+    def of(cls, edit: UnitEdit) -> _Items:
+        """None are added yet."""
+        program = edit.before
+        own = {begin for gather in program.gathers for begin, _ in (*gather.operations, *gather.copies)}
+        own |= {begin for unit in program.unit_reductions for begin, _ in unit.operations}
+        waiting: dict[int, list[int]] = defaultdict(list)
+        for place in program.places((Kind.ORDER,)):
+            if place not in own:
+                waiting[program.ranks[place]].append(place)
+        begins = {
+            edge.item for place in program.places(COMPUTING) for edge in program.edges[place] if edge.kind in COMPUTING
+        }
+        call = {place: edge.item for place in begins - own for edge in program.edges[place] if edge.kind == Kind.LAUNCH}
+        computing: dict[int, list[int]] = defaultdict(list)
+        for place in sorted(call, key=call.__getitem__):
+            computing[program.ranks[place]].append(place)
+        lists = [*program.recorded_ns], [*program.ranks], [*program.messages]
+        return cls(edit, *lists, waiting, computing, call)
+
+    def added(self, rank: int, edges: list[Edge]) -> int:
+        """The place of a further item."""
+        self.edit.edges.append(edges)
+        self.ranks.append(rank)
+        self.recorded_ns.append(max(self.recorded_ns[edge.item] for edge in edges))
+        return len(self.edit.edges) - 1

@@ -1,0 +1,200 @@
+"""Units of fully_shard on GPUs: merged, reduced once per step, or replaced by DDP: simulated and recorded runs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+from tests.simulator import machine, pairs, settings
+
+from dptune.knobs import Value
+from dptune.measure import measure
+from dptune.measured import Missing
+from dptune.trace import load
+from dptune.whatif.cpu.buckets import DEFAULT_CAP_BYTES
+from dptune.whatif.gpu.assumed import Side
+from dptune.whatif.gpu.changes import changed
+from dptune.whatif.gpu.graph import Kind, Message
+from dptune.whatif.gpu.program import Program
+from dptune.whatif.run_model import RunModel
+
+SAMPLE = Path(__file__).parents[2] / "sample_traces" / "gpu" / "ranks-nccl-fsdp"
+LAYERS, RANKS = 4, 3
+NO_LINK: dict[str, Value] = {"link.alpha_us": 0.0, "link.gb_per_s": 1e9, "host.times": 0.0}
+
+
+@cache
+def simulated(micro_batches: int = 1, *, prefetch: int = 0) -> Program:
+    """Three ranks with a unit for each of four layers, without noise."""
+    chosen = {"layers": LAYERS, "width": 512, "heads": 8, "tokens": 256, "batch": 4, "losses_read": 0, "loader": None}
+    chosen |= {"strategy": "fsdp", "precision": "fp32", "optimizer": "fused", "micro_batches": micro_batches}
+    wanted = replace(settings.drawn(3, RANKS), **chosen, prefetch=prefetch)  # type: ignore[arg-type]
+    run = machine.drawn(3, RANKS).without_noise(), wanted
+    with TemporaryDirectory() as folder:
+        pairs.write_traces(run, pairs.simulated(run, traced=True), Path(folder))
+        recorded = load([folder], cached=False)
+        return RunModel.of(recorded, measure(recorded)).model  # type: ignore[return-value]
+
+
+@cache
+def recorded() -> RunModel:
+    run = load([str(SAMPLE)], cached=False)
+    return RunModel.of(run, measure(run))
+
+
+def sent(program: Program, ends: Sequence[int]) -> list[Message]:
+    edges = (edge for end in ends for edge in program.edges[end] if edge.kind == Kind.EXCHANGE)
+    return [program.messages[number] for number in dict.fromkeys(edge.message for edge in edges)]
+
+
+def gathered(program: Program) -> list[Message]:
+    return sent(program, [gather.operations[-1][1] for gather in program.gathers])
+
+
+def reduced(program: Program) -> list[Message]:
+    return sent(program, [unit.end for unit in program.unit_reductions])
+
+
+def total(messages: Sequence[Message]) -> int:
+    return sum(message.message_bytes for message in messages)
+
+
+def test_units_as_they_are_change_nothing() -> None:
+    program = simulated()
+    assert changed(program, {"fsdp.units": LAYERS}) is program
+    assert changed(program, {"wrapper": "fsdp"}) is program
+    assert changed(program, {"fsdp.no_sync": True}) is program  # one pass reduces in each step
+
+
+@pytest.mark.parametrize("units", [1, 2, 3])
+def test_merged_units_send_the_same_bytes_in_fewer_collectives(units: int) -> None:
+    program = simulated()
+    merged = changed(program, {"fsdp.units": units})
+    for found in (gathered, reduced):
+        assert total(found(merged)) == total(found(program))
+        assert len(found(merged)) * LAYERS == len(found(program)) * units
+    assert {unit.rank: len(unit.ready) for unit in merged.unit_reductions if units == 1} == (
+        dict.fromkeys(range(RANKS), 12 * LAYERS) if units == 1 else {}
+    )
+    assert merged.step_ns() >= merged.busy_ns()
+
+
+def test_two_steps_of_merging_send_what_one_does() -> None:
+    program = changed(simulated(), {"host.times": 0.0})
+    at_once, in_turn = changed(program, {"fsdp.units": 1}), program
+    for units in (2, 1):
+        in_turn = changed(in_turn, {"fsdp.units": units})
+    assert Counter(gathered(in_turn)) == Counter(gathered(at_once))
+    assert in_turn.step_ns() == pytest.approx(at_once.step_ns(), rel=0.02)
+
+
+@pytest.mark.parametrize("change", [{"fsdp.units": 1}, {"fsdp.units": 2}, {"fsdp.no_sync": True}, {"wrapper": "ddp"}])
+def test_a_link_without_time_leaves_copies_and_updates(change: dict[str, Value]) -> None:
+    """Where the host takes no time either, no more than these differ from the compute."""
+    program = simulated(2)
+    at_once, after = changed(program, NO_LINK), changed(program, {**NO_LINK, **change})
+    busy_ns = after.busy_ns() - at_once.busy_ns()
+    assert after.step_ns() - at_once.step_ns() == pytest.approx(busy_ns, abs=0.03 * at_once.step_ns())
+
+
+def test_only_the_last_pass_of_a_step_reduces() -> None:
+    program = simulated(3)
+    once = changed(program, {"fsdp.no_sync": True})
+    assert 3 * len(once.unit_reductions) == len(program.unit_reductions)
+    assert {program.micro_batches[unit.call] for unit in once.unit_reductions} == {2}
+    assert len(gathered(once)) == len(gathered(program))
+    gone = {unit.end for unit in program.unit_reductions} - {unit.end for unit in once.unit_reductions}
+    assert all(edge.kind == Kind.ORDER and not edge.lag_ns for end in gone for edge in once.edges[end])
+    least, most = (changed(program, {"fsdp.no_sync": True}, side).step_ns() for side in (Side.LEAST, Side.MOST))
+    assert most <= once.step_ns() <= least
+
+
+def test_more_micro_batches_that_reduce_once() -> None:
+    """From one micro-batch to two, and from two of which the last reduces."""
+    one, two = simulated(1), simulated(2)
+    grown = changed(one, {"accumulation.micro_batches": 2, "fsdp.no_sync": True})
+    assert grown.step_ns() < changed(one, {"accumulation.micro_batches": 2}).step_ns()
+    once = changed(two, {"fsdp.no_sync": True})
+    assert grown.step_ns() == pytest.approx(once.step_ns(), rel=0.05)
+    four = changed(two, {"accumulation.micro_batches": 4, "fsdp.no_sync": True})
+    assert four.step_ns() - once.step_ns() == pytest.approx(2 * (once.step_ns() - one.step_ns()), rel=0.1)
+
+
+@pytest.mark.parametrize("micro_batches", [1, 2])
+def test_ddp_reduces_the_same_gradients_in_buckets(micro_batches: int) -> None:
+    program = simulated(micro_batches)
+    ddp = changed(program, {"wrapper": "ddp"})
+    assert not ddp.gathers
+    passes = {(unit.step, program.micro_batches[unit.call]) for unit in program.unit_reductions}
+    assert len(ddp.reductions) == len(passes)
+    for reduction in ddp.reductions:
+        buckets = [ddp.messages[bucket.message] for bucket in reduction.buckets]
+        assert total(buckets) == pytest.approx(total(reduced(program)) / len(passes), rel=1e-3)
+        assert buckets[0].message_bytes < DEFAULT_CAP_BYTES
+        assert {bucket.last for bucket in reduction.buckets} <= set(range(12 * LAYERS))
+        assert reduction.in_order
+    assert ddp.busy_ns() <= ddp.step_ns() <= not_overlapped_ns(ddp)
+    smaller = changed(program, {"wrapper": "ddp", "ddp.bucket_cap_mb": 1.0})
+    assert len(smaller.reductions[0].buckets) > len(ddp.reductions[0].buckets)
+
+
+def not_overlapped_ns(program: Program) -> float:
+    """A step of compute, then all its all-reduces, then what the host takes."""
+    steps = len({reduction.step for reduction in program.reductions})
+    ends = [next(iter(bucket.ends.values())) for each in program.reductions for bucket in each.buckets]
+    lags = sum(next(edge.lag_ns for edge in program.edges[end] if edge.kind == Kind.EXCHANGE) for end in ends)
+    host = [edge.lag_ns for at, each in enumerate(program.edges) if program.ranks[at] == 0 for edge in each]
+    kinds = [edge.kind for at, each in enumerate(program.edges) if program.ranks[at] == 0 for edge in each]
+    worked = sum(lag for lag, kind in zip(host, kinds, strict=True) if kind in (Kind.HOST, Kind.UPDATING))
+    return program.busy_ns() + (lags + worked) / steps
+
+
+def test_without_reductions_in_all_but_one_pass_ddp_keeps_one_reduction() -> None:
+    ddp = changed(simulated(2), {"wrapper": "ddp", "ddp.no_sync": True})
+    assert len(ddp.reductions) == len({reduction.step for reduction in ddp.reductions})
+
+
+def test_gathers_issued_ahead_stay_ahead() -> None:
+    """Explicit prefetching of one unit hides gathers of merged units as well."""
+    change: dict[str, Value] = {"fsdp.units": 2, "host.times": 4.0}
+    ahead, used = (changed(simulated(prefetch=depth), change).step_ns() for depth in (1, 0))
+    assert ahead <= used * 1.01
+
+
+def test_what_cannot_be_known() -> None:
+    program = simulated()
+    in_16_bits = [replace(message, dtype="c10::BFloat16") for message in program.messages]
+    of_hosts = [replace(message, ranks=2) for message in program.messages]
+    for other, change, why in (
+        (program, {"fsdp.units": LAYERS + 1}, "smaller units"),
+        (program, {"fsdp.units": 0}, "smaller units"),
+        (replace(program, gathers=()), {"fsdp.units": 1}, "ranges of fully_shard"),
+        (replace(program, unit_reductions=()), {"fsdp.units": 1}, "reduce-scatters"),
+        (replace(program, unit_reductions=()), {"wrapper": "ddp"}, "reduce-scatters"),
+        (replace(program, unit_reductions=()), {"fsdp.no_sync": True}, "reduce-scatters"),
+        (replace(program, micro_batches=()), {"fsdp.no_sync": True}, "backward passes"),
+        (program, {"fsdp.no_sync": False}, "every backward pass"),
+        (program, {"wrapper": "ddp", "fsdp.units": 1}, "has no units"),
+        (replace(program, messages=in_16_bits), {"wrapper": "ddp"}, "16 bits"),
+        (replace(program, messages=of_hosts), {"wrapper": "ddp"}, "groups of ranks"),
+        (replace(program, gathers=(), reductions=()), {"wrapper": "ddp"}, "ranges of fully_shard"),
+        (replace(program, gathers=()), {"wrapper": "fsdp"}, "without fully_shard"),
+    ):
+        with pytest.raises(Missing, match=why):
+            changed(other, change)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("change", "measured"),
+    [({"fsdp.units": 2}, 0.94), ({"fsdp.units": 1}, 1.03), ({"wrapper": "ddp"}, 0.74)],
+)
+def test_intervals_of_a_recording_hold_what_a_card_measured(change: dict[str, Value], measured: float) -> None:
+    """Steps of tests/benchmarks/GPU.md, as multiples of the step without the change."""
+    model = recorded()
+    found = model.predict(change)
+    assert found.low_ns <= measured * model.step_ns <= found.high_ns
