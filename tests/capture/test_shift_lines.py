@@ -2,7 +2,6 @@
 
 import inspect
 import linecache
-import sys
 
 import pytest
 
@@ -10,6 +9,7 @@ pytest.importorskip("torch", reason="the module that is tested imports it")
 import torch
 from torch.utils.data import DataLoader, Dataset
 
+from dptune.capture.injected.observe import shift_lines as source_of_losses
 from dptune.capture.injected.observe.shift_lines import loss_shift_lines, shift_lines
 
 
@@ -80,8 +80,7 @@ class Model:
 def test_lines_that_slice_in_functions_that_compute_a_cross_entropy(tmp_path, monkeypatch, source, expected):
     file = tmp_path / "model.py"
     file.write_text(source)
-    monkeypatch.setitem(sys.modules, "model_of_this_test", type(sys)("model_of_this_test"))
-    sys.modules["model_of_this_test"].__file__ = str(file)
+    monkeypatch.setattr(source_of_losses, "script_files", lambda: {str(file): {}})  # not those of other tests
     linecache.checkcache()
     found = [place.rpartition("/")[2] for place in loss_shift_lines() if "model.py" in place]
     assert found == expected
