@@ -23,7 +23,7 @@ from . import installed, ordering, process_state
 # what else the machine does. CI draws the same examples each time: what it finds is of the change it tests.
 settings.register_profile(
     "quick",
-    max_examples=30,
+    max_examples=20,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],
     derandomize=os.environ.get("CI") == "true",

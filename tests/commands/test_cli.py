@@ -224,12 +224,11 @@ def test_output_that_cannot_be_written_is_said_and_never_reads_as_a_gate(words: 
 @pytest.mark.parametrize(
     "where",
     [
-        ">&-",
         "2>/dev/full",
         ">&- 2>&-",
         *(
             pytest.param(where, marks=pytest.mark.thorough)
-            for where in (">/dev/full", "2>&-", ">/dev/full 2>/dev/full")
+            for where in (">&-", ">/dev/full", "2>&-", ">/dev/full 2>/dev/full")
         ),
     ],
 )

@@ -31,6 +31,7 @@ from .. import reading  # noqa: TID252 - tests are no installed package
 from .handmade import annotation, kernel, launch, launched, load_events, measure_events, operator, step, write
 
 RECORDED = Path(__file__).parents[1] / "rules" / "recorded" / "runs"
+WITHOUT_COMPILER = Path(__file__).parents[1] / "without_compiler"
 SAMPLES = Path(__file__).resolve().parents[2] / "sample_traces" / "gpu"
 STEPS_READ = 2  # of three: the last has no end
 WIDTH, TOKENS, LENGTH, BATCH, WORDS = 32, 32, 16, 2, 1024
@@ -45,7 +46,7 @@ RESNET50, RESNET18, STEM = 4_089_184_256, 1_814_073_344, 118_013_952  # multiply
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> dict[str, EfficiencyFigures]:
     folder = tmp_path_factory.mktemp("models")
     script = Path(__file__).parent / "counted_models.py"
-    environment = {**os.environ, "KINETO_LOG_LEVEL": "5"}
+    environment = {**os.environ, "KINETO_LOG_LEVEL": "5", "PYTHONPATH": str(WITHOUT_COMPILER)}
     subprocess.run([sys.executable, script, folder], check=True, capture_output=True, env=environment)
     found = {path.stem: efficiency(path) for path in folder.glob("*.json") if path.stem != "counts"}
     counts = json.loads((folder / "counts.json").read_text())
