@@ -163,6 +163,7 @@ def test_batches():
     assert (facts.undivided, facts.drawn) == (3, False)
 
 
+@pytest.mark.long
 def test_a_pass_that_starts_with_a_smaller_gradient():
     def quarter(found):
         return {"gradient": torch.tensor(1 / PASSES)}

@@ -216,6 +216,7 @@ def test_streams_have_queues_of_their_own_or_share_one_as_calls_show(
     assert replayed == pytest.approx((firsts[-1] - firsts[0]) / 3, rel=0.02)
 
 
+@pytest.mark.long
 def test_a_call_that_finds_the_queue_full_is_no_work_of_the_host(tmp_path: Path) -> None:
     """The first kernel of each step runs on a stream that is free, so that the path comes to the call that launched it.
 

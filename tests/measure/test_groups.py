@@ -121,6 +121,7 @@ def test_the_period_of_times(durations: list[int], every: int) -> None:
     assert period([1_000_000 * one for one in durations]) == every
 
 
+@pytest.mark.long
 def test_noise_has_no_period() -> None:
     drawn = np.random.default_rng(1)
     for _ in range(200):

@@ -71,6 +71,7 @@ def test_all_but_those_of_the_damaged_block(path):
     assert len(trace.operators.end) < kept / 2
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("limit", "most", "least_kept"),
     [("MOST_OPERATORS", 500, 500), ("MOST_BYTES", 9_000, 50), ("_MOST_KNOWN", 10, 3_000)],
@@ -86,6 +87,7 @@ def test_up_to_the_limits(path, monkeypatch, limit, most, least_kept):
         assert len(trace.operators) < len(whole)
 
 
+@pytest.mark.long
 def test_a_separator_in_a_text_separates_nothing(path):
     path.write_text(path.read_text().replace('"float"', '"fl\0at"', 1))
     assert "\0" in path.read_text()

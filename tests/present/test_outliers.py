@@ -28,6 +28,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Report:
     return run_and_report([str(folder)], cached=False)[1]
 
 
+@pytest.mark.long
 def test_the_section_names_places_and_what_they_cost(report: Report) -> None:
     lines = text.sections(report, ["outliers"], 100).splitlines()
     assert lines[0] == "Outliers among 16 ranks"

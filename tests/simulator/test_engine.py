@@ -109,6 +109,7 @@ def test_the_same_run_twice_is_the_same() -> None:
     assert first == second
 
 
+@pytest.mark.long
 def test_no_change_is_no_change() -> None:
     run = run_of(6, batch=4)
     same = CHANGES["compute.times"].apply(CHANGES["host.times"].apply(run, "1"), "1")
@@ -129,6 +130,7 @@ def test_a_step_that_the_host_limits_does_not() -> None:
     assert step_ns(CHANGES["host.times"].apply(slow_host, "2")) / step_ns(slow_host) == pytest.approx(2, rel=0.03)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
 @pytest.mark.parametrize("seed", [11, 12, 13])
 def test_a_faster_link_never_lengthens_a_step(seed: int, strategy: str) -> None:
@@ -139,6 +141,7 @@ def test_a_faster_link_never_lengthens_a_step(seed: int, strategy: str) -> None:
     assert step_ns(faster) <= 1.001 * step_ns(run)
 
 
+@pytest.mark.long
 def test_the_profiler_slows_a_host_and_not_a_device() -> None:
     def ratio(batch: int, host: Callable[[machine.Host], machine.Host]) -> float:
         found, chosen = run_of(9, batch=batch, precision="fp32")

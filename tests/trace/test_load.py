@@ -386,6 +386,7 @@ def recorded(tmp_path):
     return folder
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("order", [1, -1])
 def test_a_shell_that_names_all_files_of_a_run_folder_names_the_folder(recorded, order):
     whole, spread = load([recorded]), load(sorted(recorded.iterdir())[::order])

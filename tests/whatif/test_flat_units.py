@@ -46,6 +46,7 @@ def with_units(run, **changed):
     return replace(run, facts=facts)
 
 
+@pytest.mark.long
 def test_units_are_gathered_in_order_again_in_reverse_and_reduced_in_reverse(recorded):
     run, measured = recorded
     found = read(with_units(run), measured)

@@ -316,6 +316,7 @@ def test_a_full_queue_is_built_as_one_by_one(tmp_path: Path, freed_us: float) ->
     assert any(edge.kind == Kind.QUEUE for edges in made.edges for edge in edges)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("shared", [False, True])
 def test_full_queues_of_two_streams_are_built_as_one_by_one(tmp_path: Path, shared: bool) -> None:
     made = compared(load_events(tmp_path, on_two_streams(1.0, depth=100, shared=shared)[0]))

@@ -54,6 +54,7 @@ def cut(path: Path, first_ms: float, last_ms: float) -> None:
     path.write_bytes(gzip.compress(json.dumps(trace).encode()))
 
 
+@pytest.mark.long
 def test_steps_that_only_some_ranks_have_are_not_replayed(tmp_path: Path) -> None:
     """The trace of one rank starts later and ends earlier: predictions are those of the whole traces, within 2 %."""
     machine, settings = run_of(3, {**DDP, "layers": 2, "batch": 8}, 0.5, 5.0)

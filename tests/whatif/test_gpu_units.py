@@ -64,6 +64,7 @@ def total(messages: Sequence[Message]) -> int:
     return sum(message.message_bytes for message in messages)
 
 
+@pytest.mark.long
 def test_units_as_they_are_change_nothing() -> None:
     program = simulated()
     assert changed(program, {"fsdp.units": LAYERS}) is program
@@ -93,6 +94,7 @@ def test_two_steps_of_merging_send_what_one_does() -> None:
     assert in_turn.step_ns() == pytest.approx(at_once.step_ns(), rel=0.02)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("change", [{"fsdp.units": 1}, {"fsdp.units": 2}, {"fsdp.no_sync": True}, {"wrapper": "ddp"}])
 def test_a_link_without_time_leaves_copies_and_updates(change: dict[str, Value]) -> None:
     """Where the host takes no time either, no more than these differ from the compute."""
@@ -102,6 +104,7 @@ def test_a_link_without_time_leaves_copies_and_updates(change: dict[str, Value])
     assert after.step_ns() - at_once.step_ns() == pytest.approx(busy_ns, abs=0.03 * at_once.step_ns())
 
 
+@pytest.mark.long
 def test_only_the_last_pass_of_a_step_reduces() -> None:
     program = simulated(3)
     once = changed(program, {"fsdp.no_sync": True})
@@ -114,6 +117,7 @@ def test_only_the_last_pass_of_a_step_reduces() -> None:
     assert most <= once.step_ns() <= least
 
 
+@pytest.mark.long
 def test_more_micro_batches_that_reduce_once() -> None:
     """From one micro-batch to two, and from two of which the last reduces."""
     one, two = simulated(1), simulated(2)
@@ -125,6 +129,7 @@ def test_more_micro_batches_that_reduce_once() -> None:
     assert four.step_ns() - once.step_ns() == pytest.approx(2 * (once.step_ns() - one.step_ns()), rel=0.1)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("micro_batches", [1, 2])
 def test_ddp_reduces_the_same_gradients_in_buckets(micro_batches: int) -> None:
     program = simulated(micro_batches)
@@ -154,11 +159,13 @@ def not_overlapped_ns(program: Program) -> float:
     return program.busy_ns() + (lags + worked) / steps
 
 
+@pytest.mark.long
 def test_without_reductions_in_all_but_one_pass_ddp_keeps_one_reduction() -> None:
     ddp = changed(simulated(2), {"wrapper": "ddp", "ddp.no_sync": True})
     assert len(ddp.reductions) == len({reduction.step for reduction in ddp.reductions})
 
 
+@pytest.mark.long
 def test_gathers_issued_ahead_stay_ahead() -> None:
     """Explicit prefetching of one unit hides gathers of merged units as well."""
     change: dict[str, Value] = {"fsdp.units": 2, "host.times": 4.0}
@@ -189,6 +196,7 @@ def test_what_cannot_be_known() -> None:
             changed(other, change)  # type: ignore[arg-type]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("change", "measured"),
     [({"fsdp.units": 2}, 0.94), ({"fsdp.units": 1}, 1.03), ({"wrapper": "ddp"}, 0.74)],

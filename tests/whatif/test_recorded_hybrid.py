@@ -90,6 +90,7 @@ def test_an_all_reduce_is_a_part_of_its_reduction(recorded):
         assert then.around_ns <= now.around_ns + 2
 
 
+@pytest.mark.long
 def test_the_links_of_groups_are_those_of_the_run(recorded):
     """Of an all-reduce between groups, 20 ms of each size, latency is a half in the middle, and nothing to nearly all.
 

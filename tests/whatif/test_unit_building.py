@@ -36,6 +36,7 @@ def ground(recorded):
     return RunModel.of(*recorded)
 
 
+@pytest.mark.long
 def test_each_unit_is_gathered_twice_and_reduced_once(recorded):
     found = read(*recorded)
     names = found.sharding.names
