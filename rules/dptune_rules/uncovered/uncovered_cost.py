@@ -156,9 +156,15 @@ def _explained(run: RunView, site: CodeSite) -> bool:
         return True
     if site.part and site.mostly in FREEING and _makes_iterators(run, site):
         return True
-    if run.explained(site.mostly) or covered(run, site.name, site.at):
+    if run.explained(site.mostly) or _named_with_class(run, site) or covered(run, site.name, site.at):
         return True
     return not site.part and (run.explained(site.at, site.name) or _works_between(run, site))
+
+
+def _named_with_class(run: RunView, site: CodeSite) -> bool:
+    """Whether the title of another finding names, with its class, the method of this file that takes most time."""
+    method = f".{site.mostly}` ({site.at.rpartition(':')[0]}:"
+    return any(advice.kind == "time" and method in advice.title for advice in run.advised)
 
 
 def _works_between(run: RunView, site: CodeSite) -> bool:
