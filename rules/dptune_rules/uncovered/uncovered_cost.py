@@ -162,9 +162,10 @@ def _explained(run: RunView, site: CodeSite) -> bool:
 
 
 def _named_with_class(run: RunView, site: CodeSite) -> bool:
-    """Whether the title of another finding names, with its class, the method of this file that takes most time."""
-    method = f".{site.mostly}` ({site.at.rpartition(':')[0]}:"
-    return any(advice.kind == "time" and method in advice.title for advice in run.advised)
+    """Whether the title of another finding names, with its class, the method that takes most time, in this file."""
+    at = f" ({site.at.rpartition(':')[0]}:"
+    named = (f".{site.mostly}`{at}", f".{site.mostly}{at}")
+    return any(advice.kind == "time" and any(name in advice.title for name in named) for advice in run.advised)
 
 
 def _works_between(run: RunView, site: CodeSite) -> bool:
