@@ -26,7 +26,16 @@ _FRAME = re.compile(r"^(?P<file>.+\.py)\((?P<line>\d+)\): (?P<name>.+)$")
 _BUILT_IN = re.compile(r"^<built-in (?:function|method) (?P<name>[^ >]+)")
 _OF_TORCH = re.compile(r"^(torch|dptune)/|^nn\.Module: |^<built-in method .* of (type|PyCapsule|pybind11)")
 _OF_RECORDER = "dptune/"
-_PASSING = re.compile(r"^dptune/.*\bcollectives\.py\(\d+\): metered$")  # times the call of the script that it passes on
+# Observers that stand in place of a function that the script calls, and pass the call on to it: its time is the
+# script's. Those around the data loader and the backward pass do not count, as phases of their own.
+_WRAPPERS = (
+    *("again", "announced", "collecting", "constructed", "made", "metered", "noted", "saving", "stepped", "switched"),
+    *("taken", "watched", "wrapped"),
+)
+_OF_PHASES = "meters|batch_preparation|iterators"
+_PASSING = re.compile(
+    rf"^dptune/capture/injected/observe/(?!({_OF_PHASES})\.py).*\(\d+\): ({'|'.join(_WRAPPERS)})$"
+)
 _OF_TEXT = "torch/_tensor_str.py"  # which makes text of a tensor, element by element
 _MODULE = "nn.Module: "
 # Part of the function around it, as from Python 3.12 on.
