@@ -47,6 +47,7 @@ from collections.abc import Iterator
 from dptune.advice import Advice, Evidence
 from dptune.measured import CodeSite, UserCodeFigures
 from dptune.rule import Rule, RunView, Threshold
+from dptune_rules.call_paths import call_path_evidence
 
 WORTH_SHARE = Threshold("worth_share", 0.02, "low impact from here: savings below 2 % of a step are not worth a change")
 
@@ -91,6 +92,7 @@ def check(run: RunView) -> Iterator[Advice]:
     found = run.measured.user_code
     for site in (_looping(site, found) for site in found.sites):
         remedy = _remedy(site, tensors)
+        most, site = run.agreed_share(site.share, site.rank, site.name, site.at), _sampled(run, site)
         impact = run.impact(site.share, WORTH_SHARE)
         if remedy and impact and site.phase == "loop" and site.operator_calls >= EACH * tensors:
             yield Advice(
@@ -98,12 +100,14 @@ def check(run: RunView) -> Iterator[Advice]:
                 slug=RULE.name,
                 kind=RULE.kind,
                 impact=impact,
-                title=f"{_what(site)} loops over parameters for {100 * site.share:.0f} % of the step, in "
+                title=f"{_what(run, site)} loops over parameters for {100 * site.share:.0f} % of the step, in "
                 f"{site.operator_calls:.0f} calls of {site.operator}: use {remedy}",
                 why="Each call costs the host a few microseconds however small the tensor is; one foreach call updates "
                 "all tensors.",
                 changes=[],
-                saves=run.bound(0.0, site.share, "the time in this function"),
+                saves=run.bound(
+                    0.0, run.agreed_share(most, site.rank, site.name, site.at), "the time in this function"
+                ),
                 confidence="medium" if found.basis == "untraced" else "low",
                 evidence=[
                     Evidence(
@@ -111,11 +115,21 @@ def check(run: RunView) -> Iterator[Advice]:
                     ),
                     Evidence(label=f"calls of {site.operator}", value=round(site.operator_calls, 1), unit="per step"),
                     Evidence(label="parameter tensors", value=tensors),
+                    *([] if site.part else call_path_evidence(run, site.name, site.at)),
                 ],
                 numerics="same",
                 watch=_watch(remedy, sharded=bool(facts.fsdp)),
                 fingerprint=f"{RULE.code}:{site.name}",
             )
+
+
+def _sampled(run: RunView, site: CodeSite) -> CodeSite:
+    """With the share of stack samples, if less: the profiler slows loops of small operators."""
+    found = None if site.part else run.found_share(site.rank, site.name, site.at)
+    if not found or not found[0] or found[0] >= site.share:
+        return site
+    cost_ns = round(site.cost_ns * found[0] / site.share)
+    return site.model_copy(update={"share": found[0], "cost_ns": cost_ns})
 
 
 def _looping(site: CodeSite, found: UserCodeFigures) -> CodeSite:
@@ -150,5 +164,6 @@ def _watch(remedy: str, *, sharded: bool) -> str:
     return words
 
 
-def _what(site: CodeSite) -> str:
-    return f"`{site.mostly}` in `{site.name}` ({site.at})" if site.part else f"`{site.name}` ({site.at})"
+def _what(run: RunView, site: CodeSite) -> str:
+    where = run.hottest_line(site.name, site.at, site.mostly if site.part else "") or site.at
+    return f"`{site.mostly}` in `{site.name}` ({where})" if site.part else f"`{site.name}` ({where})"
