@@ -152,7 +152,7 @@ def timed(make_facts, *of_ranks, **changed):
 
 
 def test_on_a_cpu_the_rank_that_arrives_last_shows_what_is_saved_at_least(ask, make_measured, make_facts, hand_made):
-    """Rank 0 spends 1 and 4 ms, rank 1 3 and 2 ms: 15 % of the steps without waiting, 25 % in all; twice 28 % at most."""
+    """Rank 0 spends 1 and 4 ms, rank 1 3 and 2: 15 % of the steps without waiting, 25 % in all; twice 28 % at most."""
     sent = hand_made.all_reduce(4_000_000, 1, kind="broadcast")
     rows = hand_made.overlap(("broadcast", "forward", 0.08), most=0.16)
     run = make_measured(device="cpu", overlap=rows, collectives=[sent], buffer_sync_share=0.2)

@@ -105,9 +105,7 @@ def check(run: RunView) -> Iterator[Advice]:
                 why="Each call costs the host a few microseconds however small the tensor is; one foreach call updates "
                 "all tensors.",
                 changes=[],
-                saves=run.bound(
-                    0.0, run.agreed_share(most, site.rank, site.name, site.at), "the time in this function"
-                ),
+                saves=run.bound(0.0, most, "the time in this function"),
                 confidence="medium" if found.basis == "untraced" else "low",
                 evidence=[
                     Evidence(
