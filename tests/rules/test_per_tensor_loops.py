@@ -1,6 +1,7 @@
 import pytest
 
 from dptune.measured import CodeSite, Missing, OperatorLoop, UserCodeFigures
+from dptune.runfile.clipping import ClippingFacts
 from dptune.runfile.facts import OptimizerFacts
 from dptune.runfile.window import SampledFacts, Window
 
@@ -123,3 +124,17 @@ def test_the_line_that_takes_most_and_the_share_of_samples(ask, make_measured, m
     assert (shown["called at"], shown["loops around them"]) == ("train.py:50", "ema.py:22 (100 %)")
     (advice,) = ask("DP608", looping(make_measured, share=0.3), facts)
     assert advice.saves.high_share == pytest.approx(0.1365, abs=1e-3)
+
+
+@pytest.mark.parametrize("operator", ["aten::linalg_vector_norm", "aten::mul"])
+def test_clipping_of_each_parameter_by_its_own_norm(ask, make_measured, facts, operator):
+    measured = looping(make_measured, operator, mostly="clip_grad_norm_")
+    facts[0].clipping = [ClippingFacts("train.py:33", "train.py:20", calls=1600, steps=10)]
+    (advice,) = ask("DP608", measured, facts)
+    assert advice.title.endswith("use one call of torch.nn.utils.clip_grad_norm_(parameters, max_norm)")
+    assert (advice.numerics, "max_norm is larger" in advice.watch) == ("changes", True)
+    facts[0].clipping = [
+        ClippingFacts("train.py:33", "train.py:20", calls=10, steps=10)
+    ]  # one call for all, without foreach
+    (advice,) = ask("DP608", measured, facts)
+    assert ("one call of" in advice.title, advice.numerics) == (False, "same")

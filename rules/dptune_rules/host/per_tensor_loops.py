@@ -22,6 +22,7 @@ operator; a `torch._foreach_*` call pays once, and on a GPU launches a few kerne
 - Norms that are used one by one, as in adaptive clipping: `torch._foreach_norm(tensors)` for all norms, and
   `torch._foreach_mul_(tensors, factors)` with a factor for each tensor. `clip_grad_norm_` would change the results.
   With FSDP2, take the norms of the shards (`to_local()`), and all-reduce their squares in one call.
+- `clip_grad_norm_` for each parameter: one call for all. It scales all gradients by one norm, so that results change.
 - Scaling and weight decay: `torch._foreach_mul_(tensors, factor)`.
 - Zeroing: `optimizer.zero_grad()`, which sets gradients to None, or `torch._foreach_zero_(gradients)`.
 
@@ -72,6 +73,9 @@ CLIPPING = "torch.nn.utils.clip_grad_norm_(parameters, max_norm, foreach=True)"
 TOTAL_NORM = "torch._foreach_norm(tensors) and one norm of their stack"
 SINGLE_NORMS = "torch._foreach_norm(tensors) for the norms and torch._foreach_mul_(tensors, factors) for the scaling"
 
+ONE_CALL = "one call of torch.nn.utils.clip_grad_norm_(parameters, max_norm)"
+OWN_NORMS = "One call scales all gradients by one norm. Its usual max_norm is larger than that of single parameters."
+
 RULE = Rule(
     code="DP608",
     name="per-tensor-loops",
@@ -91,8 +95,9 @@ def check(run: RunView) -> Iterator[Advice]:
         return
     found = run.measured.user_code
     for site in (_looping(site, found) for site in found.sites):
-        remedy = _remedy(site, tensors)
-        most, site = run.agreed_share(site.share, site.rank, site.name, site.at), _sampled(run, site)
+        remedy = ONE_CALL if _clips_one_by_one(run, site, tensors) else _remedy(site, tensors)
+        most = site.share if site.part else run.agreed_share(site.share, site.rank, site.name, site.at)
+        site = _sampled(run, site, most)
         impact = run.impact(site.share, WORTH_SHARE)
         if remedy and impact and site.phase == "loop" and site.operator_calls >= EACH * tensors:
             yield Advice(
@@ -115,19 +120,17 @@ def check(run: RunView) -> Iterator[Advice]:
                     Evidence(label="parameter tensors", value=tensors),
                     *([] if site.part else call_path_evidence(run, site.name, site.at)),
                 ],
-                numerics="same",
+                numerics="changes" if remedy == ONE_CALL else "same",
                 watch=_watch(remedy, sharded=bool(facts.fsdp)),
                 fingerprint=f"{RULE.code}:{site.name}",
             )
 
 
-def _sampled(run: RunView, site: CodeSite) -> CodeSite:
-    """With the share of stack samples, if less: the profiler slows loops of small operators."""
+def _sampled(run: RunView, site: CodeSite, most: float) -> CodeSite:
+    """With the share of stack samples, if less, and `most` at most: the profiler slows loops of small operators."""
     found = None if site.part else run.found_share(site.rank, site.name, site.at)
-    if not found or not found[0] or found[0] >= site.share:
-        return site
-    cost_ns = round(site.cost_ns * found[0] / site.share)
-    return site.model_copy(update={"share": found[0], "cost_ns": cost_ns})
+    share = min(most, found[0]) if found and found[0] else most
+    return site.model_copy(update={"share": share, "cost_ns": round(site.cost_ns * share / site.share)})
 
 
 def _looping(site: CodeSite, found: UserCodeFigures) -> CodeSite:
@@ -138,6 +141,12 @@ def _looping(site: CodeSite, found: UserCodeFigures) -> CodeSite:
     if repeated is None or repeated.module or repeated.crossing:
         return site
     return site.model_copy(update={"operator": repeated.operator, "operator_calls": repeated.repeats * site.runs})
+
+
+def _clips_one_by_one(run: RunView, site: CodeSite, tensors: int) -> bool:
+    """Whether it mostly clips, and a line of the script clips for about each tensor by itself."""
+    lines = [line for facts in run.facts[:1] for line in facts.clipping]
+    return site.mostly == "clip_grad_norm_" and any(line.calls >= EACH * tensors * line.steps > 0 for line in lines)
 
 
 def _remedy(site: CodeSite, tensors: int) -> str | None:
@@ -153,6 +162,8 @@ def _remedy(site: CodeSite, tensors: int) -> str | None:
 
 
 def _watch(remedy: str, *, sharded: bool) -> str:
+    if remedy == ONE_CALL:
+        return OWN_NORMS
     words = "Weights agree up to floating-point rounding."
     if remedy != SINGLE_NORMS:
         return words

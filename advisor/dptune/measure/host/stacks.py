@@ -33,9 +33,7 @@ _WRAPPERS = (
     *("taken", "watched", "wrapped"),
 )
 _OF_PHASES = "meters|batch_preparation|iterators"
-_PASSING = re.compile(
-    rf"^dptune/capture/injected/observe/(?!({_OF_PHASES})\.py).*\(\d+\): ({'|'.join(_WRAPPERS)})$"
-)
+_PASSING = re.compile(rf"^dptune/capture/injected/observe/(?!({_OF_PHASES})\.py).*\(\d+\): ({'|'.join(_WRAPPERS)})$")
 _OF_TEXT = "torch/_tensor_str.py"  # which makes text of a tensor, element by element
 _MODULE = "nn.Module: "
 # Part of the function around it, as from Python 3.12 on.

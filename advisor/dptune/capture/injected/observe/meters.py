@@ -229,7 +229,7 @@ class Meters:
             finally:
                 self._tallies[threading.get_ident()].buffer_sync_ns += time.perf_counter_ns() - begun
 
-        DistributedDataParallel._sync_buffers = metered
+        DistributedDataParallel._sync_buffers = metered  # type: ignore[method-assign]
 
     def _keep_loss(self, root: Any) -> None:
         with contextlib.suppress(Exception):
