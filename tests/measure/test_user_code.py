@@ -225,6 +225,27 @@ def test_what_a_collective_of_objects_spends_is_named_though_its_call_is_timed(t
     assert found["add", "loop", "gather_object"] == 80 - 6  # without the recorder's own work
 
 
+def test_what_a_function_does_after_the_step_that_ends_in_it_is_its_own(tmp_path):
+    """The marker of the next step begins inside `train_step`, and ends after it."""
+    events = [python("train.py(90): main", 0, 1000 * STEPS + 400)]
+    for at in range(0, 1000 * STEPS, 1000):
+        events += [
+            step(at // 1000, at, at + 1000),
+            python("train.py(60): train_step", at + 300, at + 1290),
+            python("nn.Module: Net_0", at + 310, at + 400),
+            operator("aten::mm", at + 320, at + 390),
+            python("torch/_tensor.py(500): backward", at + 420, at + 600),
+            operator(BACKWARD, at + 425, at + 595),
+            python("torch/optim/optimizer.py(500): wrapper", at + 620, at + 999),
+            annotation("Optimizer.step#SGD.step", at + 620, at + 999),
+            operator("aten::add_", at + 625, at + 990),
+            python("json/__init__.py(120): dump", at + 1020, at + 1280),
+        ]
+    found = sites([viewed(tmp_path, events)])
+    assert found["train_step", "loop", "dump"] == 260
+    assert ("main", "loop", "dump") not in found
+
+
 def test_a_function_of_torch_that_is_watched_twice_is_named(tmp_path):
     """As clipping, in place of which two observers stand; what they do themselves is not counted."""
 

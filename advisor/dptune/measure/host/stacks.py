@@ -20,7 +20,7 @@ from dptune.measure.intervals import Intervals, Ints, Mask
 from dptune.measure.views import RankView
 from dptune.measured import CodePhase
 from dptune.trace.columns import Columns
-from dptune.trace.kernels import LAUNCH_CATEGORIES, OPERATOR_CATEGORIES, RANGE_CATEGORIES
+from dptune.trace.kernels import LAUNCH_CATEGORIES, OPERATOR_CATEGORIES, RANGE_CATEGORIES, STEP_NAME
 
 _FRAME = re.compile(r"^(?P<file>.+\.py)\((?P<line>\d+)\): (?P<name>.+)$")
 _BUILT_IN = re.compile(r"^<built-in (?:function|method) (?P<name>[^ >]+)")
@@ -121,6 +121,7 @@ class Stacks:
         threads = np.unique(columns.thread[found.row[found.row != NOWHERE]])
         rows = columns.rows(PYTHON_CATEGORIES | RANGE_CATEGORIES | LAUNCH_CATEGORIES)
         rows = rows[np.isin(columns.thread[rows], threads)]
+        rows = rows[~_crossing_marks(columns, rows)]
         rows = rows[np.lexsort((-columns.ends(rows), columns.ts_ns[rows]))]  # what encloses comes first
         nesting = Nesting.of(Ranges.of_rows(columns, rows).parents())
         within_functions = columns.named(lambda name: _COMPREHENSION.search(name) is not None, rows)
@@ -215,6 +216,21 @@ def _libraries(columns: Columns, rows: Ints) -> tuple[list[str], Ints]:
     by_name = [library_named(columns.names[name]) for name in named.tolist()]
     found = list(dict.fromkeys(["", *by_name]))
     return found, np.array([found.index(library) for library in by_name], dtype=np.int64)[at.reshape(-1)]
+
+
+def _crossing_marks(columns: Columns, rows: Ints) -> Mask:
+    """Marks of steps that begin inside a function of the script, and end after it: it ends the step before.
+
+    What the function does next would seem to be inside the mark alone.
+    """
+    functions = rows[columns.of_category(PYTHON_CATEGORIES, rows) & columns.named(is_scripts, rows)]
+    begins, ends = columns.ts_ns[functions], columns.ends(functions)
+    found = columns.named(lambda name: STEP_NAME.match(name) is not None, rows)
+    for at in np.flatnonzero(found).tolist():
+        mark = rows[at : at + 1]
+        begin, end = columns.ts_ns[mark], columns.ends(mark)
+        found[at] = bool(((begins < begin) & (begin < ends) & (ends < end)).any())
+    return found
 
 
 def _passes_on(frame: str) -> bool:
