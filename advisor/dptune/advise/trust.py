@@ -79,7 +79,10 @@ def recording(record: RunRecord | None, facts: Sequence[Facts]) -> Iterator[Find
         return
     status = "" if record.ending.exit_status is None else f" (exit status {record.ending.exit_status})"
     if facts and all(rank.ended == "complete" for rank in facts):
-        if record.ending.how != "complete":
+        if record.ending.how == "recording":
+            text = "the script still runs, or what started it was killed: the recording is complete"
+            yield Finding(code="script-running", level="info", text=text)
+        elif record.ending.how != "complete":
             text = f"the script failed{status} after the recording was complete"
             yield Finding(code="script-failed", level="info", text=text)
         return
