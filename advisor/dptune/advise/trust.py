@@ -27,7 +27,10 @@ _NAMED = 8  # steps
 _UNLIKE = 3  # times the shortest step that the longest takes: then a mean of both describes neither
 NOISY_SHARE = 0.10  # a baseline whose quartiles lie further apart decides nothing about a change of 10 %
 
-_LEFT_OUT = ("collectives-differ", "sizes-differ", "group-too-large", "steps-not-shared", "work-outside-steps")
+_LEFT_OUT = (
+    *("collectives-differ", "sizes-differ", "group-too-large", "steps-not-shared", "work-outside-steps"),
+    "clocks-apart",
+)
 
 _UNMARKED = {
     "optimizer": ("each runs from the end of one optimizer step to the end of the next", ""),
