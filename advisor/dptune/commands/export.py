@@ -80,6 +80,9 @@ def run(args: argparse.Namespace) -> int:
             partial.unlink(missing_ok=True)
     which = f"rank {spans(chosen)}" if len(chosen) == 1 else f"ranks {spans(chosen)}"
     print(f"dptune: wrote {args.output}: {which}, {events:,} events, {len(timeline.arrows):,} arrows", file=sys.stderr)
+    for finding in found.findings:
+        if finding.level != "info":
+            print(f"dptune: partial data: {finding.text}", file=sys.stderr)
     return 0
 
 
