@@ -33,11 +33,16 @@ def test_units_that_gather_themselves(said, version, setting):
 
 
 def test_the_replay_predicts_the_saving(said, predict):
-    """One unit ahead in both passes leaves 93 % of the step; nothing is proposed where it leaves all but 1 %."""
+    """One unit ahead in both passes leaves 93 % of the step; nothing is proposed where it leaves all but 1 %.
+
+    Intervals are of 5 % either way: one that includes zero is no prediction.
+    """
     units = FsdpFacts(2, units=4, modules=["Block"], mesh=[2])
     (advice,) = said(units, predictor=predict("fsdp.prefetch", {True: 0.93}))
     assert (advice.saves.basis, advice.saves.predicted_share) == ("replayed", pytest.approx(0.07))
     assert said(units, predictor=predict("fsdp.prefetch", {True: 0.99})) == []
+    (unsure,) = said(units, predictor=predict("fsdp.prefetch", {True: 0.96}))
+    assert (unsure.saves.basis, unsure.saves.high_share) == ("bound", pytest.approx(0.1))
 
 
 def test_quiet(said, ask, make_measured, make_facts):

@@ -19,8 +19,8 @@ all-gather starts after that compute, and the next unit waits for all of it.
 - FullyShardedDataParallel: `forward_prefetch=True`, and for backward passes
   `backward_prefetch=BackwardPrefetch.BACKWARD_PRE`, which is the default.
 
-The saving is predicted by replay where the traces are enough for one. Otherwise it is an upper bound: the exposed time
-of these all-gathers, or the compute before them, whichever is smaller.
+The saving is predicted by replay. Where the traces are not enough for one, or its interval includes zero, it is an
+upper bound: the exposed time of these all-gathers, or the compute before them, whichever is smaller.
 
 ## When to leave it alone
 
@@ -53,6 +53,8 @@ DEPTH = 2  # units ahead: what the measurement below `References` set
 _HOW = "the exposed time of all-gathers that were not prefetched, or the compute before them, whichever is smaller"
 _SETTINGS = {1: "pass forward_prefetch=True", 2: "call set_modules_to_forward_prefetch()"}  # by version of FSDP
 
+_UNSURE = "the interval of the replay includes zero"
+
 RULE = Rule(
     code="DP206",
     name="gathers-not-prefetched",
@@ -76,9 +78,11 @@ def check(run: RunView) -> Iterator[Advice]:
         return
     changes = _changes(run)
     settings: dict[str, Value] = {"fsdp.prefetch": True}
-    saves = run.saving(changes or settings, run.bound(0.0, run.most_overlapped(delay), _HOW))
+    bound = run.bound(0.0, run.most_overlapped(delay), _HOW)
+    saves = run.saving(changes or settings, bound)
     if saves.predicted_share is not None:
         impact = run.impact(saves.predicted_share, WORTH_SHARE)
+        saves = bound.without_prediction(_UNSURE) if saves.may_be_nothing else saves
     if impact is None:
         return
     version = 1 if all(fsdp.version == 1 for fsdp in sharded) else 2
