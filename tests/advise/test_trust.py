@@ -283,6 +283,12 @@ class TestRecording:
         assert finding.level == "info"
         assert "after the recording was complete" in finding.text
 
+    def test_a_script_that_still_runs_has_not_failed(self):
+        record = RunRecord(ending=Ending("recording"))
+        (finding,) = trust.recording(record, [Facts(0, steps=35, ended="complete")])
+        assert finding.level == "info"
+        assert finding.text.startswith("the script still runs")
+
     def test_a_rank_whose_recording_stopped_is_named(self):
         stopped = Facts(1, steps=7, ended="recording stopped: OSError: disk full")
         (finding,) = trust.recording(self.record, [Facts(0, ended="complete"), stopped])

@@ -71,6 +71,18 @@ def test_help_is_wrapped_to_the_terminal_and_examples_are_not(
         assert not re.search(r"\n *%|\N{NO-BREAK SPACE}", capsys.readouterr().out)
 
 
+def test_no_path_or_option_of_the_help_is_on_two_lines(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A hyphen ends no line: at one of these widths `dptune-runs` and `per-node` would be parted."""
+    for columns in range(60, 81):
+        monkeypatch.setenv("COLUMNS", str(columns))
+        assert main(["report", "--help"]) == 0
+        said = capsys.readouterr().out
+        assert "dptune-runs" in said
+        assert not re.search(r"\w-\n", said)
+
+
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--version"]) == 0
     first, second, *rest = capsys.readouterr().out.splitlines()

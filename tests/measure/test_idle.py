@@ -117,6 +117,33 @@ def test_what_starts_a_millisecond_after_its_launch_waits_for_something_else(tmp
     assert {name: ns / US for name, ns in found.items() if ns} == expected
 
 
+def test_ranges_that_old_torch_wrote_as_operators_are_none(tmp_path):
+    """Between two kernels the script is in its own range for 90, in an operator for 10 and a node for 5 of them."""
+    events = [
+        step(1, 0, 400),
+        event("Operator", "## forward ##", 5, 300),
+        *launched("gemm", 10, 20, 100, 1),
+        event("Operator", "aten::mm", 120, 130),
+        event("Operator", "MmBackward", 140, 145),
+        *launched("gemm", 190, 200, 210, 2),
+    ]
+    (gap,) = measure_events(tmp_path, events).gaps
+    assert gap.causes_ns == {"launch": (10 + 5 + 1 + 9) * US, "host": 75 * US}
+
+
+def test_ranges_that_old_torch_wrote_as_operators_compute_nothing_on_a_cpu(tmp_path):
+    events = [
+        step(1, 0, 100),
+        event("Operator", "## forward ##", 5, 90),
+        event("Operator", "aten::mm", 20, 50),
+        step(2, 100, 200),
+        event("Operator", "## forward ##", 105, 190),
+        event("Operator", "aten::mm", 120, 150),
+    ]
+    account = measure_events(tmp_path, events).ranks[0].devices[0].steps[0].account
+    assert account.compute_ns == 30 * US
+
+
 def test_the_longest_gaps(measured):
     longest, second = measured.gaps[:2]
     assert longest.model_dump() == {

@@ -222,3 +222,11 @@ def test_checks_for_nan_that_python_reads(tmp_path, names, checks):
         ]
 
     assert looped(tmp_path, loop=checked)["pairs"].checks == checks
+
+
+def test_nodes_that_the_backward_pass_runs_are_no_loop(tmp_path):
+    def nodes(at):
+        name = "autograd::engine::evaluate_function: AddBackward0"
+        return [operator(name, at + 1010 + 100 * n, at + 1030 + 100 * n) for n in range(16)]
+
+    assert looped(tmp_path, loop=nodes) == {}

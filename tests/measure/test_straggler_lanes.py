@@ -62,6 +62,12 @@ def test_without_a_straggler_one_median_step_is_drawn() -> None:
     assert timeline_steps(run, report.measured) == [step_lanes(run)]
 
 
+def test_a_straggler_is_not_drawn_where_it_is_not_asked_for() -> None:
+    run, report = reading.sample("healthy")
+    assert len(timeline_steps(run, report.measured)) == 2
+    assert timeline_steps(run, report.measured, late=False) == [step_lanes(run)]
+
+
 def test_a_rank_without_a_clock_starts_its_step_with_the_other(real_traces: Path) -> None:
     folder = real_traces / "torchrec_straggler_4xv100"
     measured = reading.measured(folder)

@@ -5,8 +5,13 @@ backward pass to 600, the optimizer from 620 to 700; then `save` writes a file u
 60.
 """
 
+import re
+from pathlib import Path
+
 import pytest
 
+from dptune import capture
+from dptune.measure.host import stacks
 from dptune.measure.host.user_code import MOST_EVENT_NS, user_code
 from dptune.measure.views import view
 from dptune.measured import Account
@@ -218,6 +223,58 @@ def test_what_a_collective_of_objects_spends_is_named_though_its_call_is_timed(t
 
     found = sites([rank_view(tmp_path, saves=False, inside=inside)])
     assert found["add", "loop", "gather_object"] == 80 - 6  # without the recorder's own work
+
+
+def test_what_a_function_does_after_the_step_that_ends_in_it_is_its_own(tmp_path):
+    """The marker of the next step begins inside `train_step`, and ends after it."""
+    events = [python("train.py(90): main", 0, 1000 * STEPS + 400)]
+    for at in range(0, 1000 * STEPS, 1000):
+        events += [
+            step(at // 1000, at, at + 1000),
+            python("train.py(60): train_step", at + 300, at + 1290),
+            python("nn.Module: Net_0", at + 310, at + 400),
+            operator("aten::mm", at + 320, at + 390),
+            python("torch/_tensor.py(500): backward", at + 420, at + 600),
+            operator(BACKWARD, at + 425, at + 595),
+            python("torch/optim/optimizer.py(500): wrapper", at + 620, at + 999),
+            annotation("Optimizer.step#SGD.step", at + 620, at + 999),
+            operator("aten::add_", at + 625, at + 990),
+            python("json/__init__.py(120): dump", at + 1020, at + 1280),
+        ]
+    found = sites([viewed(tmp_path, events)])
+    assert found["train_step", "loop", "dump"] == 260
+    assert ("main", "loop", "dump") not in found
+
+
+def test_a_function_of_torch_that_is_watched_twice_is_named(tmp_path):
+    """As clipping, in place of which two observers stand; what they do themselves is not counted."""
+
+    def inside(at):
+        observe = "dptune/capture/injected/observe"
+        return [
+            python("train.py(30): clip", at + 700, at + 780),
+            python(f"{observe}/scaled_clipping.py(54): watched", at + 701, at + 779),
+            python(f"{observe}/scaled_clipping.py(70): _note", at + 702, at + 706),
+            python(f"{observe}/clipping.py(84): watched", at + 707, at + 778),
+            python("torch/nn/utils/clip_grad.py(184): clip_grad_norm_", at + 710, at + 770),
+            python(f"{observe}/clipping.py(100): _note", at + 771, at + 777),
+        ]
+
+    found = sites([rank_view(tmp_path, saves=False, inside=inside)])
+    assert found["clip", "loop", "clip_grad_norm_"] == 80 - 4 - 6
+
+
+def test_all_observers_that_stand_for_functions_of_the_script_pass_their_time_on():
+    observe = Path(capture.__file__).parent / "injected" / "observe"
+    of_phases = ("meters.py", "batch_preparation.py", "iterators.py")
+    wrapping = re.compile(r"@functools\.wraps\(.*\)\n(?:\s*@.*\n)*\s*(?:async )?def (\w+)\(")
+    files = [file for file in observe.glob("*.py") if file.name not in of_phases]
+    names = {name for file in files for name in wrapping.findall(file.read_text())}
+    assert {"metered", "watched"} < names
+    others = {name for name in names if not stacks._passes_on(f"dptune/capture/injected/observe/x.py(1): {name}")}
+    assert others == set()
+    assert not stacks._passes_on("dptune/capture/injected/observe/clipping.py(100): _note")
+    assert not any(stacks._passes_on(f"dptune/capture/injected/observe/{file}(9): metered") for file in of_phases)
 
 
 @pytest.mark.parametrize("seen", [False, True])

@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -168,3 +169,24 @@ def test_the_sdist_can_be_worked_in(sdist: set[str]) -> None:
         "tests/packaging/test_wheel.py",
     } <= sdist
     assert not [name for name in sdist if "__pycache__" in name or name.startswith((".venv", "dptune-runs"))]
+
+
+@pytest.mark.parametrize("command", [("pipx", "run", "--spec"), ("uvx", "--from")], ids=lambda words: words[0])
+def test_programs_that_run_a_wheel_run_it(command: tuple[str, ...], dist: Path, tmp_path: Path) -> None:
+    """With what it needs, from a package index."""
+    if shutil.which(command[0]) is None:
+        pytest.skip(f"{command[0]} is not installed")
+    (path,) = dist.glob("*.whl")
+    environment = {**os.environ, "PIPX_HOME": str(tmp_path / "pipx"), "UV_CACHE_DIR": str(tmp_path / "uv")}
+    environment.pop("PYTHONPATH", None)
+    words = [*command, str(path), "dptune", "demo"]
+    run = subprocess.run(words, capture_output=True, text=True, check=False, cwd=tmp_path, env=environment)
+    assert run.returncode == 0, run.stderr
+    assert "DP102 no-sync-missing" in run.stdout
+
+
+def test_a_package_index_takes_the_files(dist: Path) -> None:
+    """The index takes files of up to 100 MB."""
+    sizes = {path.name: path.stat().st_size for path in dist.iterdir()}
+    assert len(sizes) == 2
+    assert max(sizes.values()) < 95_000_000, sizes

@@ -26,6 +26,7 @@ from dptune.predicted import BucketSize, WhatIf
 from dptune.present.anonymous import anonymous
 from dptune.present.first_screen import first_screen
 from dptune.present.html import RunDetails, page
+from dptune.present.html.advice import shows_late_ranks
 from dptune.present.html.markup import prose
 from dptune.present.html.ranks import lateness
 from dptune.trace import load
@@ -85,7 +86,8 @@ def read(written: str) -> Whole:
 def whole_page(run: Run, report: Report, find: Callable[[Run, Measured], WhatIf] = search) -> str:
     """As the command writes it."""
     sizes = find(run, report.measured).curve if report.measured.known("device_kind") == "cpu" else []
-    return page(report, RunDetails(timeline_steps(run, report.measured), step_history(run, report.measured), sizes))
+    steps = timeline_steps(run, report.measured, late=shows_late_ranks(report))
+    return page(report, RunDetails(steps, step_history(run, report.measured), sizes))
 
 
 @functools.cache
@@ -189,9 +191,12 @@ def test_a_straggler_is_marked_and_drawn_above_a_usual_rank(real_traces: Path) -
 
 def test_late_ranks_of_a_healthy_run_are_not_drawn() -> None:
     """One of its traced steps is late under the profiler, and nothing on the page refers to that."""
-    _, report = reading.sample("healthy")
+    run, report = reading.sample("healthy")
     assert list(lateness(report)), "there is a map, which would be drawn"
     assert 'id="lateness"' not in page(report)
+    assert len(timeline_steps(run, report.measured)) == 2
+    assert "The median step of rank" in page_of("healthy")
+    assert "late in this step" not in page_of("healthy")
     assert 'id="rank-table"' in page(report)
     limited = report.headline.model_copy(update={"label": "Communication-bound"})
     assert 'id="lateness"' in page(report.model_copy(update={"headline": limited}))

@@ -286,6 +286,15 @@ def test_a_long_table_is_cut_on_paper_and_says_so(chromium: Browser, tmp_path: P
     assert 1 <= len(re.findall(rb"/Type\s*/Page\b", paper.read_bytes())) <= 2
 
 
+def test_a_long_name_takes_three_lines_on_paper(chromium: Browser, tmp_path: Path) -> None:
+    rows = [[f"{number}{'x' * 4_000}", "1"] for number in range(12)]
+    file, paper = tmp_path / "names.html", tmp_path / "names.pdf"
+    kernels = table([Column("kernel", right=False), Column("per step")], rows, "Kernels")
+    file.write_text(document("names", [], [Section("kernel-table", "Kernels", "Kernels", kernels)], ""))
+    opened(chromium, file, f"--print-to-pdf={paper}", "--no-pdf-header-footer")
+    assert 1 <= len(re.findall(rb"/Type\s*/Page\b", paper.read_bytes())) <= 2
+
+
 def test_it_prints(chromium: Browser, recorded: Path) -> None:
     paper = recorded.parent / "report.pdf"
     opened(chromium, recorded, f"--print-to-pdf={paper}", "--no-pdf-header-footer")

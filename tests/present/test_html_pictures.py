@@ -209,6 +209,8 @@ def test_small_lags_have_no_strong_color(report: Report) -> None:
         0.06 + 0.94 / 5, abs=0.01
     )
     assert "no rank is later than" in written
+    less = measured_run(lags_ms=[[0, 0], [0, hundredth_ms / 2]], steps=2)
+    assert list(lateness(of(report, less))) == [], "nobody waits for that"
 
 
 def test_a_cell_is_darker_where_the_rank_is_later(report: Report) -> None:

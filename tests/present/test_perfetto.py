@@ -211,6 +211,16 @@ def test_a_file_that_exists_is_kept_without_force(tmp_path: Path, capsys: pytest
     assert [path.name for path in tmp_path.iterdir()] == ["run.pftrace"]
 
 
+def test_what_a_file_lacks_is_said_beside_it(
+    real_traces: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    damaged = real_traces / "damaged" / "truncated_midway.json"
+    assert main(["export", str(damaged), "--no-cache", "-o", str(tmp_path / "cut.pftrace")]) == 0
+    said = capsys.readouterr().err
+    assert "dptune: wrote" in said
+    assert "dptune: partial data: truncated_midway.json breaks off after" in said
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

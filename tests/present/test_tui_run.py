@@ -13,20 +13,23 @@ import pytest
 from textual.pilot import Pilot
 from textual.widgets import DataTable, Static
 
-from dptune.advice import Evidence, Report
+from dptune.advice import Change, Evidence, Report
 from dptune.commands.shared.reading import run_and_report
+from dptune.knobs import KNOBS
 from dptune.measure.lanes import Lane, Piece, RankLanes
 from dptune.measure.rank_time import SHOWN, RunTime
 from dptune.present.step_classes import PARTS
 from dptune.present.tui.app import ReportApp
 from dptune.present.tui.cards import Cards
-from dptune.present.tui.dials import UNCHANGED, Dial, _around, _with, advised, dials, wanted_of
+from dptune.present.tui.dials import _NAMES, UNCHANGED, Dial, _around, _with, advised, dials, wanted_of
 from dptune.present.tui.rows import PARTLY, Row, lane_cells, seen_rows, time_cells
 from dptune.present.tui.scene import folded, usual_rank
 from dptune.present.tui.timeline import Timeline
 from dptune.present.tui.whatif import WhatIfPane, bar
 from dptune.trace import load
 from dptune.trace.run import Run
+from dptune.whatif.cpu.changes import PREDICTED as PREDICTED_ON_CPUS
+from dptune.whatif.gpu.changes import PREDICTED as PREDICTED_ON_GPUS
 
 from .. import reading  # noqa: TID252 - tests are no installed package
 from .test_tui import LARGE, SMALL, VERDICT, flat, screen, see
@@ -553,6 +556,18 @@ async def test_settings_without_a_prediction_come_last_and_are_not_selected_firs
         pane._put_last(frozenset({"straggler.removed"}))
         assert pane.changes == {"straggler.removed": True}, "what is set stays set, wherever its row is"
         assert pane._dials[pane._chosen].knob == "straggler.removed"
+
+
+def test_settings_that_a_recommendation_adds_have_names_of_their_own() -> None:
+    """Not their knobs', which are beside them: all that a model predicts or bounds."""
+    run, report = reading.sample("gpu/ranks-nccl-fsdp")
+    known = (PREDICTED_ON_CPUS | PREDICTED_ON_GPUS) & KNOBS.keys()
+    assert len(known) > 20
+    assert known - _NAMES.keys() == set()
+    change = Change.model_construct(knob="ddp.bucket_cap_mb", now=None, then=1.0, at=None)
+    card = report.advice[0].model_copy(update={"changes": [change], "saves": None})
+    added = {dial.knob: dial.what for dial in advised(dials(run, report.measured), [card], known)[0]}
+    assert added["ddp.bucket_cap_mb"] == "bucket size, MiB"
 
 
 async def test_what_a_changed_setting_is_now_is_not_cut() -> None:

@@ -4,6 +4,7 @@ import pytest
 
 from dptune.measured import Missing
 from dptune.runfile.communication import DdpFacts
+from dptune.runfile.window import Window
 
 SENDS = DdpFacts("Net", "train.py:31", broadcast_buffers=True, buffer_bytes=4_000_000)
 
@@ -138,3 +139,43 @@ def test_what_the_script_broadcasts_itself_is_not_theirs(ask, make_measured, mak
     run = make_measured(overlap=hand_made.overlap(("broadcast", "forward", 0.08)), collectives=[sent])
     with pytest.raises(Missing, match="the script has broadcasts of its own"):
         ask("DP104", run, [make_facts(ddp=[SENDS])])
+
+
+def timed(make_facts, *of_ranks, **changed):
+    """Ranks with these ms in each of two steps of 10 ms."""
+    windows = [
+        Window("untraced", 3, [10_000_000] * 2, buffer_sync_ns=[int(ms * 1e6) for ms in of_steps])
+        for of_steps in of_ranks
+    ]
+    ddp = replace(SENDS, **changed)
+    return [make_facts(rank=rank, ddp=[ddp], windows=[window]) for rank, window in enumerate(windows)]
+
+
+def test_on_a_cpu_the_rank_that_arrives_last_shows_what_is_saved_at_least(ask, make_measured, make_facts, hand_made):
+    """Rank 0 spends 1 and 4 ms, rank 1 3 and 2: 15 % of the steps without waiting, 25 % in all; twice 28 % at most."""
+    sent = hand_made.all_reduce(4_000_000, 1, kind="broadcast")
+    rows = hand_made.overlap(("broadcast", "forward", 0.08), most=0.16)
+    run = make_measured(device="cpu", overlap=rows, collectives=[sent], buffer_sync_share=0.2)
+    (advice,) = ask("DP104", run, timed(make_facts, (1, 4), (3, 2)))
+    assert advice.saves.basis == "timed"
+    assert (advice.saves.low_share, advice.saves.high_share) == pytest.approx((0.8 * 0.15, 2 * 0.28))
+    assert advice.saves.predicted_share == pytest.approx((0.15 + 0.25) / 2)
+    # One rank was not timed, or a rank spends nothing: a bound.
+    for ranks in (((1, 4),), ((1, 4), (0, 0))):
+        (advice,) = ask("DP104", run, timed(make_facts, *ranks))
+        assert (advice.saves.basis, advice.saves.low_share) == ("bound", 0)
+
+
+def test_on_a_gpu_or_of_few_bytes_the_host_time_is_no_prediction(ask, make_measured, make_facts, hand_made):
+    rows = hand_made.overlap(("broadcast", "forward", 0.08), most=0.16)
+    few = make_measured(
+        device="cpu",
+        overlap=rows,
+        collectives=[hand_made.all_reduce(400, 1, kind="broadcast")],
+        buffer_sync_share=0.2,
+    )
+    (advice,) = ask("DP104", few, timed(make_facts, (1, 4), (3, 2), buffer_bytes=400))
+    assert advice.saves.basis == "bound"
+    gpu = make_measured(overlap=rows, collectives=[hand_made.all_reduce(4_000_000, 1, kind="broadcast")])
+    (advice,) = ask("DP104", gpu, timed(make_facts, (1, 4), (3, 2)))
+    assert advice.saves.basis == "bound"

@@ -239,13 +239,16 @@ def test_units_keep_whole_gradients_where_a_gpu_has_room(
     assert len(ask("DP102", measured, [facts])) == fires
 
 
-def test_on_a_cpu_the_step_model_predicts_units(ask, make_measured, make_facts, hand_made, predict):
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_the_step_model_predicts_units(ask, make_measured, make_facts, hand_made, predict, device):
+    figures = {"rank": 0, "device": "cuda:0", "capacity_bytes": 100_000, "peak_reserved_bytes": 1000}
+    memory = [MemoryFigures.only("not recorded", **figures)]
     rows = ("reduce_scatter", "backward", 0.2, "sharding"), ("all_gather", "backward", 0.3, "sharding")
-    measured = make_measured(synchronised=4, overlap=hand_made.overlap(*rows), device="cpu")
+    measured = make_measured(synchronised=4, overlap=hand_made.overlap(*rows), device=device, memory=memory)
     facts = make_facts(
         fsdp=[FsdpFacts(2, units=4, modules=["Block"], where="train.py:9", mesh=[2])],
         optimizers=[OptimizerFacts("AdamW", parameters=1000)],
-        device=DeviceFacts("cpu", available_bytes=100_000),
+        device=DeviceFacts(device, available_bytes=100_000),
         windows=[MICRO_BATCHES],
     )
     (advice,) = ask("DP102", measured, [facts], predictor=predict("fsdp.no_sync", {True: 0.8}))

@@ -1,7 +1,9 @@
 import pytest
 
 from dptune.measured import CodeSite, Missing, OperatorLoop, UserCodeFigures
+from dptune.runfile.clipping import ClippingFacts
 from dptune.runfile.facts import OptimizerFacts
+from dptune.runfile.window import SampledFacts, Window
 
 
 def looping(measured, operator="aten::lerp_", calls=160.0, share=0.12, loops=(), **changed):
@@ -104,3 +106,35 @@ def test_quiet_for_few_tensors(ask, make_measured, make_facts):
 def test_it_needs_stacks(ask, make_measured, facts):
     with pytest.raises(Missing, match="user_code"):
         ask("DP608", make_measured(), facts)
+
+
+def test_the_line_that_takes_most_and_the_share_of_samples(ask, make_measured, make_facts):
+    """Of 100 samples 8 are in the function: the trace shows 12 %, and at most 13.6 % fit the samples."""
+    loop = ["main (train.py:50)", "update_average (ema.py:24)"]
+    samples = [
+        SampledFacts(loop, looks=8, steps=[0], spent_ns=[8_000_000], loops=[48, 22]),
+        SampledFacts(["main (train.py:52)"], "backward", looks=92, steps=[0], spent_ns=[92_000_000]),
+    ]
+    window = Window("untraced", 3, [100_000_000], sampled=samples)
+    facts = [make_facts(optimizers=[OptimizerFacts("AdamW", parameter_tensors=160)], windows=[window])]
+    (advice,) = ask("DP608", looping(make_measured), facts)
+    assert advice.title.startswith("`update_average` (ema.py:24) loops over parameters for 8 % of the step")
+    assert advice.saves.high_share == 0.12
+    shown = {one.label: one.value for one in advice.evidence}
+    assert (shown["called at"], shown["loops around them"]) == ("train.py:50", "ema.py:22 (100 %)")
+    (advice,) = ask("DP608", looping(make_measured, share=0.3), facts)
+    assert advice.saves.high_share == pytest.approx(0.1365, abs=1e-3)
+
+
+@pytest.mark.parametrize("operator", ["aten::linalg_vector_norm", "aten::mul"])
+def test_clipping_of_each_parameter_by_its_own_norm(ask, make_measured, facts, operator):
+    measured = looping(make_measured, operator, mostly="clip_grad_norm_")
+    facts[0].clipping = [ClippingFacts("train.py:33", "train.py:20", calls=1600, steps=10)]
+    (advice,) = ask("DP608", measured, facts)
+    assert advice.title.endswith("use one call of torch.nn.utils.clip_grad_norm_(parameters, max_norm)")
+    assert (advice.numerics, "max_norm is larger" in advice.watch) == ("changes", True)
+    facts[0].clipping = [
+        ClippingFacts("train.py:33", "train.py:20", calls=10, steps=10)
+    ]  # one call for all, without foreach
+    (advice,) = ask("DP608", measured, facts)
+    assert ("one call of" in advice.title, advice.numerics) == (False, "same")

@@ -43,14 +43,15 @@ def test_gathering_holds_up_steps(told):
     ]
 
 
-def test_on_a_cpu_the_step_model_predicts_replicas(told, predict):
+@pytest.mark.parametrize("more", [{}, {"device": "cuda", "peak": 60_000}], ids=["cpu", "cuda"])
+def test_the_step_model_predicts_replicas(told, predict, more):
     """It leaves 70 % of the step of 10 ms, 5 % more or less; where it leaves all but 2 %, nothing is proposed."""
-    (advice,) = told(predictor=predict("wrapper", {"ddp": 0.7}))
+    (advice,) = told(predictor=predict("wrapper", {"ddp": 0.7}), **more)
     assert (advice.saves.basis, advice.saves.predicted_share) == ("replayed", pytest.approx(0.3))
     assert advice.impact == "high"
-    assert told(predictor=predict("wrapper", {"ddp": 0.98})) == []
+    assert told(predictor=predict("wrapper", {"ddp": 0.98}), **more) == []
     (bounded,) = told(
-        sharded=FsdpFacts(1, units=5, reshard_after_forward=True), predictor=predict("wrapper", {"ddp": 0.7})
+        sharded=FsdpFacts(1, units=5, reshard_after_forward=True), predictor=predict("wrapper", {"ddp": 0.7}), **more
     )
     assert bounded.saves.basis == "bound"  # of FullyShardedDataParallel
 

@@ -143,6 +143,21 @@ def test_a_method_that_work_between_steps_names_with_its_class(hottest, quiet):
     assert (ask(measured, [named]) == []) == quiet
 
 
+@pytest.mark.parametrize(
+    ("title", "quiet"),
+    [
+        ("`Clips.signal` (train.py:19)", True),
+        ("`Clips.signal` (net.py:19)", False),
+        ("Collectives hold up 15 % of a step: Radio.signal (train.py:64)", True),
+        ("`signals` (train.py:19)", False),
+    ],
+)
+def test_a_function_that_mostly_calls_a_method_that_another_finding_names(title, quiet):
+    named = other("DP625", title=title, fingerprint="DP625:Clips.signal")
+    assert (ask(found(site(name="take", mostly="signal")), [named]) == []) == quiet
+    assert (ask(found(site(name="main", part=True, mostly="signal")), [named]) == []) == quiet
+
+
 def test_quiet_below_the_threshold():
     assert ask(found(site(0.04))) == []
 

@@ -3,6 +3,7 @@ import pytest
 from dptune.measured import LoadFigures, Missing, StragglerFigures
 from dptune.runfile.facts import DeviceFacts, Facts
 from dptune.runfile.load import LoadFacts
+from dptune.runfile.loader import LoaderFacts
 from dptune.runfile.window import Window
 
 
@@ -175,3 +176,25 @@ def test_uneven_batches_are_balanced_and_stalls_are_not(ask, make_measured, hand
     run = make_measured(account=waiting(hand_made, 0.2), **turns)
     (advice,) = ask("DP702", run, predictor=predict("straggler.balanced", {True: 0.8}))
     assert (advice.saves.basis, advice.saves.low_share) == (basis, pytest.approx(low))
+
+
+@pytest.mark.parametrize("ratio", [1.5, 1.0])
+def test_the_lines_that_choose_the_samples_of_uneven_batches(ask, make_measured, make_facts, hand_made, ratio):
+    late = StragglerFigures(
+        rank=0,
+        lag_ns=4_000_000,
+        steps_share=0.6,
+        waiting_share=0.2,
+        work_ratio=ratio,
+        missing={"gain_share": "not measured"},
+    )
+    loaders = [
+        LoaderFacts("train.py:34", batches_drawn=1),
+        LoaderFacts("train.py:31", batches_drawn=9, sampler_where="train.py:30"),
+    ]
+    turns = {"lags_ms": [[4, 0, 4, 0, 4], [0, 4, 0, 4, 0]], "straggler": late}
+    run = make_measured(account=waiting(hand_made, 0.2), **turns)
+    (advice,) = ask("DP702", run, [make_facts(rank=rank, loaders=loaders) for rank in (0, 1)])
+    shown = {one.label: one.value for one in advice.evidence}
+    places = shown.get("batches are drawn from the loader at"), shown.get("its sampler")
+    assert places == (("train.py:31", "train.py:30") if ratio > 1 else (None, None))

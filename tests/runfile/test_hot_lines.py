@@ -96,6 +96,9 @@ def test_a_phase_and_a_function_in_all_phases():
 def test_at_most_what_samples_allow():
     """By hand, with Wilson's formula and z = 1.645."""
     assert found_share([saving(25)], 0, "save", "io.py") is None  # 40 looks are too few
+    # but for the upper end, if 5 are in the function: (0.25 + 0.03382 + 1.645 x sqrt(0.004688 + 0.000423)) / 1.06765
+    assert found_share([saving(25)], 0, "save", "io.py", few=True) == (0.25, pytest.approx(0.3760, abs=1e-3))
+    assert found_share([saving(25)], 0, "load", "io.py", few=True) is None
     many = saving(25)
     many.windows[0].sampled[1].looks = 90
     # 10 of 100: (0.1 + 0.01353 + 1.645 x sqrt(0.0009 + 0.0000676)) / 1.02706

@@ -564,6 +564,7 @@ def test_only_what_the_run_has_is_listed() -> None:
         "optimizer.fused",
         "fsdp.prefetch",
         "fsdp.reshard_after_forward",
+        "wrapper",
     }
 
 

@@ -99,6 +99,17 @@ def with_comparison(advice: Iterable[Advice], measured: Measured, busy_ns: Mappi
     return [item.model_copy(update=remedy) if bare else item for item, bare in zip(items, unclear, strict=True)]
 
 
+_DAMAGED = ("trace-partial", "file-unreadable", "trace-missing")
+
+
+def _damage(findings: Sequence[Finding]) -> str:
+    """What to do about traces that were given and cannot be read in full; empty where others were not given."""
+    codes = {finding.code for finding in findings}
+    if "ranks-missing" in codes or codes.isdisjoint(_DAMAGED):
+        return ""
+    return "Copy the damaged or missing traces again from where they were recorded, or record again."
+
+
 def unadvised(
     measured: Measured,
     limit: Limit | None,
@@ -112,6 +123,8 @@ def unadvised(
     last = measured.known("straggler")
     if limit is not None and limit.class_ns == LATE.class_ns and last is not None and names_rank:
         return compare_ranks(last)
+    if limit is UNSPLIT and (damage := _damage(findings)):
+        return damage
     if limit is UNSPLIT:
         return "Read the traces of all ranks together: `dptune report` takes several files, or their folder."
     if not whole and any(finding.code == SCHEMA_NEWER for finding in findings):

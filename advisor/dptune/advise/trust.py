@@ -28,7 +28,10 @@ _NAMED = 8  # steps
 _UNLIKE = 3  # times the shortest step that the longest takes: then a mean of both describes neither
 NOISY_SHARE = 0.10  # a baseline whose quartiles lie further apart decides nothing about a change of 10 %
 
-_LEFT_OUT = ("collectives-differ", "sizes-differ", "group-too-large", "steps-not-shared", "work-outside-steps")
+_LEFT_OUT = (
+    *("collectives-differ", "sizes-differ", "group-too-large", "steps-not-shared", "work-outside-steps"),
+    "clocks-apart",
+)
 
 _UNMARKED = {
     "optimizer": ("each runs from the end of one optimizer step to the end of the next", ""),
@@ -80,7 +83,10 @@ def recording(record: RunRecord | None, facts: Sequence[Facts]) -> Iterator[Find
         return
     status = "" if record.ending.exit_status is None else f" ({exit_text(record.ending.exit_status)})"
     if facts and all(rank.ended == "complete" for rank in facts):
-        if record.ending.how != "complete":
+        if record.ending.how == "recording":
+            text = "the script still runs, or what started it was killed: the recording is complete"
+            yield Finding(code="script-running", level="info", text=text)
+        elif record.ending.how != "complete":
             text = f"the script failed{status} after the recording was complete"
             yield Finding(code="script-failed", level="info", text=text)
         return

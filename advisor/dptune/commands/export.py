@@ -5,8 +5,8 @@ aligned to one clock as in the report; arrows lead from the last rank to arrive 
 for it. Further tracks show the steps, why each device is idle, and what the recommendations refer to. Names and times
 are those of the traces, to the nanosecond. Open it at https://ui.perfetto.dev, or with Perfetto's trace_processor.
 
---ranks late chooses the ranks that arrive late at collectives and the earliest one, for comparison. It needs the extra
-`perfetto`.
+--ranks late chooses the ranks that arrive late at collectives and the earliest one, for comparison. `dptune export`
+needs the extra `perfetto`.
 
 examples:
   dptune export traces/ -o run.pftrace
@@ -80,6 +80,9 @@ def run(args: argparse.Namespace) -> int:
             partial.unlink(missing_ok=True)
     which = f"rank {spans(chosen)}" if len(chosen) == 1 else f"ranks {spans(chosen)}"
     print(f"dptune: wrote {args.output}: {which}, {events:,} events, {len(timeline.arrows):,} arrows", file=sys.stderr)
+    for finding in found.findings:
+        if finding.level != "info":
+            print(f"dptune: partial data: {finding.text}", file=sys.stderr)
     return 0
 
 

@@ -211,6 +211,7 @@ def _html(args: argparse.Namespace) -> int:
     from dptune.measure.straggler_lanes import timeline_steps
     from dptune.present.anonymous import anonymous
     from dptune.present.html import RunDetails, page
+    from dptune.present.html.advice import shows_late_ranks
     from dptune.whatif.predicting import search
 
     run, report = _read(args)
@@ -218,7 +219,7 @@ def _html(args: argparse.Namespace) -> int:
     if report.measured.known("device_kind") == "cpu":
         with contextlib.suppress(Exception):  # a model that fails is a finding of the report, and no end of the page
             sizes = search(run, report.measured).curve
-    steps, shown = timeline_steps(run, report.measured), report
+    steps, shown = timeline_steps(run, report.measured, late=shows_late_ranks(report)), report
     if args.anonymous:
         steps, shown = [unnamed(step) for step in steps], anonymous(report)
     patches = can_patch(report, root_of(args.paths))

@@ -10,12 +10,13 @@ from dptune.measured import Measured, RankFigures
 from dptune.trace.run import Run
 
 
-def timeline_steps(run: Run, measured: Measured) -> list[StepLanes]:
+def timeline_steps(run: Run, measured: Measured, *, late: bool = True) -> list[StepLanes]:
     """The step in which the straggler is about as late as it usually is, then the same step of a usual rank.
 
-    Without a straggler, or where no other rank has that step: the median step of one rank; empty where there is none.
+    Without a straggler, where no other rank has that step, and if not `late`: the median step of one rank; empty where
+    there is none.
     """
-    compared = _compared(run, measured)
+    compared = _compared(run, measured) if late else []
     if compared:
         return compared
     median = step_lanes(run)

@@ -305,7 +305,7 @@ class RecordedView:
 
         `calling`: the share of a library's function that it calls; a trace may have another name for it than samples.
         """
-        found = self.found_share(rank, name, at, calling=calling)
+        found = found_share(self.facts, rank, name, _file(at), calling=calling, few=True)
         return share if found is None or (calling and not found[0]) else min(share, found[1])
 
     def found_share(

@@ -145,22 +145,33 @@ def part_at(facts: Sequence[Facts], name: str, file: str, where: str) -> float |
 
 
 def found_share(
-    facts: Sequence[Facts], rank: int, name: str, file: str, without: Collection[Function] = (), calling: str = ""
+    facts: Sequence[Facts],
+    rank: int,
+    name: str,
+    file: str,
+    without: Collection[Function] = (),
+    calling: str = "",
+    *,
+    few: bool = False,
 ) -> tuple[float, float] | None:
     """The share of a rank's steps in which a function is on the stack, and what it is at most; None of few samples.
 
     The latter is the upper end of Wilson's interval: 5 % of recordings lie above it. A function that is never found
     takes something. Samples in a function of `without` that it calls are not counted; with `calling` only those in
-    which its line itself calls a library's function of this name.
+    which its line itself calls a library's function of this name. `few`: also of few samples, if enough are in the
+    function: their upper end holds for any number.
     """
     window = next((rank_facts.window("untraced") for rank_facts in facts if rank_facts.rank == rank), None)
     looks = sum(sample.looks for sample in window.sampled) if window else 0
-    if window is None or looks < _ENOUGH_OF_ALL:
+    if window is None or (looks < _ENOUGH_OF_ALL and not few):
         return None
     inside = ((_line(sample, name, file), sample) for sample in window.sampled)
     found = [(line, sample) for line, sample in inside if _counts(line, sample, (name, file), without)]
     found = [(line, sample) for line, sample in found if not calling or _calls(sample, f"{file}:{line}", calling)]
-    part = sum(sample.looks for _, sample in found) / looks
+    own = sum(sample.looks for _, sample in found)
+    if looks < _ENOUGH_OF_ALL and own < _ENOUGH_SAMPLES:
+        return None
+    part = own / looks
     middle = part + _Z**2 / (2 * looks)
     return part, (middle + _Z * sqrt(part * (1 - part) / looks + (_Z / (2 * looks)) ** 2)) / (1 + _Z**2 / looks)
 

@@ -15,7 +15,8 @@ REPEATS = "repeats"
 LATEST = "latest"
 LIVE = "live"
 _TUNED = re.compile(rf"{TUNED}(-\d+)?")
-_RANK_FILE = re.compile(r"^rank-(\d{1,9})\.(facts\.json|trace\.json\.gz|detail\.trace\.json\.gz)$")
+# Traces may have been unpacked since.
+_RANK_FILE = re.compile(r"^rank-(\d{1,9})\.(facts\.json|(?:detail\.)?trace\.json(?:\.gz)?)$")
 
 
 def new(name: str) -> Path:

@@ -37,7 +37,9 @@ _OF_GPUS: tuple[tuple[str, Value], ...] = (
     ("optimizer.fused", True),
     ("fsdp.prefetch", True),
     ("fsdp.reshard_after_forward", False),
+    ("fsdp.no_sync", True),
     ("fsdp.within_hosts", True),
+    ("wrapper", "ddp"),
 )
 
 

@@ -170,7 +170,6 @@ def _of_units(run: RunView) -> Iterator[Advice]:
     changes = [Change(knob="fsdp.no_sync", now=False, then=True, at=Location.parse(where) if where else None)]
     most = run.unstretched(spared * sum(row.communication_ns for row in rows) / window_ns)
     bound = run.bound(0.0, most, "the reduce-scatters of all micro-batches but one, hidden or not")
-    on_cpus = run.measured.known("device_kind") == "cpu"
     yield Advice(
         rule=RULE.code,
         slug=RULE.name,
@@ -180,7 +179,7 @@ def _of_units(run: RunView) -> Iterator[Advice]:
         f"the others take {100 * share:.0f} % of a step",
         why="fully_shard reduces in every backward pass. While gradients are accumulated, only the last one is needed.",
         changes=changes,
-        saves=run.saving(changes, bound) if on_cpus else bound,
+        saves=run.saving(changes, bound),
         confidence="medium",
         evidence=[
             Evidence(label="synchronized backward passes", value=synchronised, unit="per optimizer step"),

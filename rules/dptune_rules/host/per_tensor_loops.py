@@ -22,6 +22,7 @@ operator; a `torch._foreach_*` call pays once, and on a GPU launches a few kerne
 - Norms that are used one by one, as in adaptive clipping: `torch._foreach_norm(tensors)` for all norms, and
   `torch._foreach_mul_(tensors, factors)` with a factor for each tensor. `clip_grad_norm_` would change the results.
   With FSDP2, take the norms of the shards (`to_local()`), and all-reduce their squares in one call.
+- `clip_grad_norm_` for each parameter: one call for all. It scales all gradients by one norm, so that results change.
 - Scaling and weight decay: `torch._foreach_mul_(tensors, factor)`.
 - Zeroing: `optimizer.zero_grad()`, which sets gradients to None, or `torch._foreach_zero_(gradients)`.
 
@@ -47,6 +48,7 @@ from collections.abc import Iterator
 from dptune.advice import Advice, Evidence
 from dptune.measured import CodeSite, UserCodeFigures
 from dptune.rule import Rule, RunView, Threshold
+from dptune_rules.call_paths import call_path_evidence
 
 WORTH_SHARE = Threshold("worth_share", 0.02, "low impact from here: savings below 2 % of a step are not worth a change")
 
@@ -71,6 +73,9 @@ CLIPPING = "torch.nn.utils.clip_grad_norm_(parameters, max_norm, foreach=True)"
 TOTAL_NORM = "torch._foreach_norm(tensors) and one norm of their stack"
 SINGLE_NORMS = "torch._foreach_norm(tensors) for the norms and torch._foreach_mul_(tensors, factors) for the scaling"
 
+ONE_CALL = "one call of torch.nn.utils.clip_grad_norm_(parameters, max_norm)"
+OWN_NORMS = "One call scales all gradients by one norm. Its usual max_norm is larger than that of single parameters."
+
 RULE = Rule(
     code="DP608",
     name="per-tensor-loops",
@@ -90,7 +95,9 @@ def check(run: RunView) -> Iterator[Advice]:
         return
     found = run.measured.user_code
     for site in (_looping(site, found) for site in found.sites):
-        remedy = _remedy(site, tensors)
+        remedy = ONE_CALL if _clips_one_by_one(run, site, tensors) else _remedy(site, tensors)
+        most = site.share if site.part else run.agreed_share(site.share, site.rank, site.name, site.at)
+        site = _sampled(run, site, most)
         impact = run.impact(site.share, WORTH_SHARE)
         if remedy and impact and site.phase == "loop" and site.operator_calls >= EACH * tensors:
             yield Advice(
@@ -98,12 +105,12 @@ def check(run: RunView) -> Iterator[Advice]:
                 slug=RULE.name,
                 kind=RULE.kind,
                 impact=impact,
-                title=f"{_what(site)} loops over parameters for {100 * site.share:.0f} % of the step, in "
+                title=f"{_what(run, site)} loops over parameters for {100 * site.share:.0f} % of the step, in "
                 f"{site.operator_calls:.0f} calls of {site.operator}: use {remedy}",
                 why="Each call costs the host a few microseconds however small the tensor is; one foreach call updates "
                 "all tensors.",
                 changes=[],
-                saves=run.bound(0.0, site.share, "the time in this function"),
+                saves=run.bound(0.0, most, "the time in this function"),
                 confidence="medium" if found.basis == "untraced" else "low",
                 evidence=[
                     Evidence(
@@ -111,11 +118,19 @@ def check(run: RunView) -> Iterator[Advice]:
                     ),
                     Evidence(label=f"calls of {site.operator}", value=round(site.operator_calls, 1), unit="per step"),
                     Evidence(label="parameter tensors", value=tensors),
+                    *([] if site.part else call_path_evidence(run, site.name, site.at)),
                 ],
-                numerics="same",
+                numerics="changes" if remedy == ONE_CALL else "same",
                 watch=_watch(remedy, sharded=bool(facts.fsdp)),
                 fingerprint=f"{RULE.code}:{site.name}",
             )
+
+
+def _sampled(run: RunView, site: CodeSite, most: float) -> CodeSite:
+    """With the share of stack samples, if less, and `most` at most: the profiler slows loops of small operators."""
+    found = None if site.part else run.found_share(site.rank, site.name, site.at)
+    share = min(most, found[0]) if found and found[0] else most
+    return site.model_copy(update={"share": share, "cost_ns": round(site.cost_ns * share / site.share)})
 
 
 def _looping(site: CodeSite, found: UserCodeFigures) -> CodeSite:
@@ -126,6 +141,12 @@ def _looping(site: CodeSite, found: UserCodeFigures) -> CodeSite:
     if repeated is None or repeated.module or repeated.crossing:
         return site
     return site.model_copy(update={"operator": repeated.operator, "operator_calls": repeated.repeats * site.runs})
+
+
+def _clips_one_by_one(run: RunView, site: CodeSite, tensors: int) -> bool:
+    """Whether it mostly clips, and a line of the script clips for about each tensor by itself."""
+    lines = [line for facts in run.facts[:1] for line in facts.clipping]
+    return site.mostly == "clip_grad_norm_" and any(line.calls >= EACH * tensors * line.steps > 0 for line in lines)
 
 
 def _remedy(site: CodeSite, tensors: int) -> str | None:
@@ -141,6 +162,8 @@ def _remedy(site: CodeSite, tensors: int) -> str | None:
 
 
 def _watch(remedy: str, *, sharded: bool) -> str:
+    if remedy == ONE_CALL:
+        return OWN_NORMS
     words = "Weights agree up to floating-point rounding."
     if remedy != SINGLE_NORMS:
         return words
@@ -150,5 +173,6 @@ def _watch(remedy: str, *, sharded: bool) -> str:
     return words
 
 
-def _what(site: CodeSite) -> str:
-    return f"`{site.mostly}` in `{site.name}` ({site.at})" if site.part else f"`{site.name}` ({site.at})"
+def _what(run: RunView, site: CodeSite) -> str:
+    where = run.hottest_line(site.name, site.at, site.mostly if site.part else "") or site.at
+    return f"`{site.mostly}` in `{site.name}` ({where})" if site.part else f"`{site.name}` ({where})"

@@ -52,6 +52,7 @@ from collections.abc import Iterator
 from dptune.advice import Advice, Evidence, impact_of
 from dptune.measured import Missing, digits
 from dptune.rule import LEADING, Rule, RunView, Threshold
+from dptune_rules.known import known
 
 WORTH_SHARE = Threshold("worth_share", 0.15, "healthy ranks that share two cores wait up to 12 % for each other")
 MOST_STEPS_SHARE = Threshold("most_steps_share", 0.6, "if a rank is late in more of the steps, `late-rank` reports it")
@@ -154,6 +155,7 @@ def check(run: RunView) -> Iterator[Advice]:
             Evidence(label="waiting for the last rank", value=share, unit="of a step").at(
                 run.measured.where("exposed_waiting_ns")
             ),
+            *(_batches(run) if moves else []),
             *(
                 Evidence(
                     label="late, in the steps in which it is last",
@@ -168,6 +170,15 @@ def check(run: RunView) -> Iterator[Advice]:
         numerics="same",
         fingerprint=RULE.code,
     )
+
+
+def _batches(run: RunView) -> list[Evidence]:
+    """The lines of the script that choose the samples of a batch."""
+    loaders = [loader for facts in run.facts[:1] for loader in facts.loaders if loader.batches_drawn]
+    loader = max(loaders, key=lambda loader: loader.batches_drawn or 0, default=None)
+    if loader is None:
+        return []
+    return [*known("batches are drawn from the loader at", loader.where), *known("its sampler", loader.sampler_where)]
 
 
 def _refuse_shared_cores(run: RunView) -> None:

@@ -19,7 +19,8 @@ all-gather starts after that compute, and the next unit waits for all of it.
 - FullyShardedDataParallel: `forward_prefetch=True`, and for backward passes
   `backward_prefetch=BackwardPrefetch.BACKWARD_PRE`, which is the default.
 
-The upper bound is the exposed time of these all-gathers, or the compute before them, whichever is smaller.
+The saving is predicted by replay. Where the traces are not enough for one, or its interval includes zero, it is an
+upper bound: the exposed time of these all-gathers, or the compute before them, whichever is smaller.
 
 ## When to leave it alone
 
@@ -40,6 +41,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dptune.advice import Advice, Change
+from dptune.knobs import Value
 from dptune.rule import Rule, RunView, Threshold
 from dptune_rules.delays import delay_of, evidence_of, overlap_share
 from dptune_rules.predicted_memory import fits
@@ -50,6 +52,8 @@ DEPTH = 2  # units ahead: what the measurement below `References` set
 
 _HOW = "the exposed time of all-gathers that were not prefetched, or the compute before them, whichever is smaller"
 _SETTINGS = {1: "pass forward_prefetch=True", 2: "call set_modules_to_forward_prefetch()"}  # by version of FSDP
+
+_UNSURE = "the interval of the replay includes zero"
 
 RULE = Rule(
     code="DP206",
@@ -72,6 +76,15 @@ def check(run: RunView) -> Iterator[Advice]:
     impact = run.impact(share, WORTH_SHARE)
     if impact is None or fits(run, {"fsdp.forward_prefetch": DEPTH, "fsdp.backward_prefetch": DEPTH}) is False:
         return
+    changes = _changes(run)
+    settings: dict[str, Value] = {"fsdp.prefetch": True}
+    bound = run.bound(0.0, run.most_overlapped(delay), _HOW)
+    saves = run.saving(changes or settings, bound)
+    if saves.predicted_share is not None:
+        impact = run.impact(saves.predicted_share, WORTH_SHARE)
+        saves = bound.without_prediction(_UNSURE) if saves.may_be_nothing else saves
+    if impact is None:
+        return
     version = 1 if all(fsdp.version == 1 for fsdp in sharded) else 2
     where = next((f" ({fsdp.where})" for fsdp in sharded if fsdp.where), "")
     yield Advice(
@@ -83,8 +96,8 @@ def check(run: RunView) -> Iterator[Advice]:
         f"of a step. To prefetch, {_SETTINGS[version]}",
         why="Each unit issues its all-gather in its own hook. In this run it starts only after the previous unit's "
         "compute, so nothing hides it.",
-        changes=_changes(run) if version == 2 else [],
-        saves=run.bound(0.0, run.most_overlapped(delay), _HOW),
+        changes=changes,
+        saves=saves,
         confidence="medium",
         evidence=evidence_of(run, delay),
         numerics="same",
@@ -95,10 +108,10 @@ def check(run: RunView) -> Iterator[Advice]:
 
 def _changes(run: RunView) -> list[Change]:
     """Gather units ahead in the passes whose gathers compute could hide. One unit ahead is what torch does anyway."""
-    units = run.measured.known("shard_units")
-    if units is None or not run.facts:
+    units, sharded = run.measured.known("shard_units"), run.any_facts("fsdp").fsdp
+    if units is None or not run.facts or all(fsdp.version == 1 for fsdp in sharded):
         return []
-    window_ns, sharded = run.measured.account.window_ns, run.any_facts("fsdp").fsdp
+    window_ns = run.measured.account.window_ns
     found = []
     for direction, now in (
         ("forward", max(fsdp.forward_prefetch_depth for fsdp in sharded)),

@@ -28,7 +28,7 @@ a reduce-scatter send the bytes of an all-reduce, and only the waits of the forw
 If several forward passes precede a backward pass, each of them gathers every layer again. Then
 `reshard_after_forward=False` comes first, because it gathers each layer once.
 
-On CPUs, the saving with `fully_shard` is predicted by replay. Otherwise it is an upper bound, all the time that
+The saving with `fully_shard` is predicted by replay. Otherwise it is an upper bound, all the time that
 sharding takes in a step: every collective of FSDP (also its reduce-scatters; DDP's all-reduces may be hidden), host
 time in its hooks, copies into and out of gathered buffers, and the optimizer, which updates sharded tensors one by
 one. On a CPU, overlapped collectives count too, because they use its cores; on a GPU, only the slowdown of compute
@@ -167,9 +167,9 @@ def check(run: RunView) -> Iterator[Advice]:
 
 
 def _saving(run: RunView, version: int, replicated: bool, most: float, how: str) -> Saving:
-    """What sharding less saves: predicted for `fully_shard` on CPUs, else bounded."""
+    """What sharding less saves: predicted for `fully_shard`, else bounded."""
     bound = run.bound(0.0, run.most_of_process(most), how)
-    if version == 1 or run.measured.known("device_kind") != "cpu":
+    if version == 1:
         return bound
     return run.saving({"wrapper": "ddp"} if replicated else {"fsdp.reshard_after_forward": False}, bound)
 

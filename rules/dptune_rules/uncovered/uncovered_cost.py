@@ -156,9 +156,16 @@ def _explained(run: RunView, site: CodeSite) -> bool:
         return True
     if site.part and site.mostly in FREEING and _makes_iterators(run, site):
         return True
-    if run.explained(site.mostly) or covered(run, site.name, site.at):
+    if run.explained(site.mostly) or _named_with_class(run, site) or covered(run, site.name, site.at):
         return True
     return not site.part and (run.explained(site.at, site.name) or _works_between(run, site))
+
+
+def _named_with_class(run: RunView, site: CodeSite) -> bool:
+    """Whether the title of another finding names, with its class, the method that takes most time, in this file."""
+    at = f" ({site.at.rpartition(':')[0]}:"
+    named = (f".{site.mostly}`{at}", f".{site.mostly}{at}")
+    return any(advice.kind == "time" and any(name in advice.title for name in named) for advice in run.advised)
 
 
 def _works_between(run: RunView, site: CodeSite) -> bool:

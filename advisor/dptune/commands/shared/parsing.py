@@ -35,10 +35,19 @@ class _Paragraphs(argparse.RawDescriptionHelpFormatter):
         for as_it_is, lines in itertools.groupby(text.splitlines(), lambda line: not line or line[0].isspace()):
             paragraph = list(lines)
             if not as_it_is:
-                joined = _BEFORE_PERCENT.sub(_KEPT, " ".join(paragraph))
-                paragraph = [row.replace(_KEPT, " ") for row in textwrap.wrap(joined, min(width, _WIDEST))]
+                joined = " ".join(paragraph)
+                paragraph = _rows(joined, min(width, _WIDEST))
             filled += paragraph
         return "\n".join(indent + line for line in filled)
+
+    def _split_lines(self, text: str, width: int) -> list[str]:
+        return _rows(" ".join(text.split()), width)
+
+
+def _rows(text: str, width: int) -> list[str]:
+    """The text in lines; a path or an option is on one, and so are a number and its %."""
+    kept = _BEFORE_PERCENT.sub(_KEPT, text)
+    return [row.replace(_KEPT, " ") for row in textwrap.wrap(kept, width, break_on_hyphens=False)]
 
 
 class Parser(argparse.ArgumentParser):

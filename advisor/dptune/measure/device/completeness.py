@@ -18,9 +18,9 @@ import numpy as np
 from dptune.measure.device.operations import MOST_LOST, Operations, misdated
 from dptune.measure.host.enclosing import NOWHERE, Ranges
 from dptune.measure.host.launches import UNLAUNCHED
-from dptune.measure.intervals import Ints, Mask
+from dptune.measure.intervals import Intervals, Ints, Mask
 from dptune.measure.steps.windows import Step
-from dptune.measured import Loss
+from dptune.measured import Loss, digits
 from dptune.trace.columns import NONE, Columns
 from dptune.trace.events import Trace
 from dptune.trace.kernels import (
@@ -35,6 +35,9 @@ from dptune.trace.vendors import CAPTURE_NAME, COPY_CALL_NAME, KERNEL_LAUNCH_NAM
 
 EDGE = 2  # calls: the profiler starts and stops recording calls and kernels one after the other
 _IDLE_NS = 10_000_000  # no launch is pending for as long while the device is idle, of one that runs promptly
+_ENOUGH = 50  # operations whose launch is known
+_APART_NS = 200_000  # in public traces a device's clock is late by up to 0.1 ms
+_LATE_NS, _IDLE_SHARE = 500_000, 0.5  # of 227 traces none is so: the slowest device starts work within 0.3 ms
 MOST_UNTIMED = 0.2  # of kernels; in public traces up to 7 % take less than the microsecond that was written
 LEAST = 3  # lost: no fewer say that the recording is damaged
 
@@ -52,6 +55,7 @@ def losses(trace: Trace, devices: list[Operations], steps: list[Step]) -> list[L
         _without_operation(columns, devices, KERNEL_LAUNCH_NAME.search, "kernel", damaged),
         _without_operation(columns, devices, COPY_CALL_NAME.search, "copy", damaged),
         _outside_steps(columns, devices, steps),
+        _clocks_apart(columns, devices),
     ):
         if loss is not None and not any(each.fatal for each in found):
             found.append(loss)
@@ -74,6 +78,32 @@ def _misdated(columns: Columns) -> list[Loss]:
             text = f"{count:,} of {len(rows):,} device operations {what}, {rest}"
             found.append(Loss(code="device-events-misdated", fatal=fatal, text=text))
     return found
+
+
+def _clocks_apart(columns: Columns, devices: list[Operations]) -> Loss | None:
+    """Operations that start before their launch; or all long after it, although the device is idle meanwhile."""
+    for device in devices:
+        known = device.launch != UNLAUNCHED
+        if int(known.sum()) < _ENOUGH:
+            continue
+        waited_ns = columns.ts_ns[device.rows[known]] - columns.ts_ns[device.launch[known]]
+        first_ns = float(np.percentile(waited_ns, 1))
+        begin_ns, end_ns = device.span_ns
+        busy_ns = Intervals.union(columns.ts_ns[device.rows], columns.ends(device.rows)).total_ns
+        idle = 1 - busy_ns / max(1, end_ns - begin_ns)
+        what = ""
+        if first_ns < -_APART_NS:
+            early = int((waited_ns < 0).sum())
+            of_all = f"{early:,} of {len(waited_ns):,} device operations"
+            what = f"{of_all} start before the call that launched them, by up to"
+        elif first_ns > _LATE_NS and idle > _IDLE_SHARE:
+            idle_words = f"the device is idle for {100 * idle:.0f} % of the recording"
+            what = f"{idle_words}, but hardly any operation starts earlier after its launch than"
+        if what:
+            why = "the clocks of host and device seem to differ, so causes of idle time are uncertain"
+            text = f"{what} {digits(abs(first_ns) / 1e6)} ms: {why}"
+            return Loss(code="clocks-apart", fatal=False, text=text)
+    return None
 
 
 def _untimed(columns: Columns) -> Loss | None:

@@ -46,6 +46,9 @@ ENCLOSING = re.compile(
 # An autograd Function, by the name of its class: operators of torch have a namespace. What was compiled computes in
 # kernels that are no operators.
 _FUNCTION = re.compile(r"^(?!CompiledFunction)[^:]+$")
+# Torch before 1.10 wrote ranges of the script as operators. Operators have a namespace, nodes a name with Backward.
+_OLD = frozenset({"Operator"})
+_OLD_RANGE = re.compile(r"^(?!.*Backward)[^:]+$")
 # torch.compile at work: what it traces are operators, too, on tensors without numbers.
 COMPILING = re.compile(r" \(dynamo_timed\)$")
 # What only threads of the script do, or autograd's for it.
@@ -155,6 +158,13 @@ def loader_ranges(trace: Trace) -> Intervals:
     return _union(columns, loading)
 
 
+def old_ranges(columns: Columns, rows: Ints) -> Mask:
+    """Which operators are ranges of the script; none where operators have no namespace, as before torch 1.7."""
+    if not any(name.startswith("aten::") for name in columns.names):
+        return np.zeros(len(rows), dtype=np.bool_)
+    return np.asarray(columns.of_category(_OLD, rows) & columns.named(_OLD_RANGE.match, rows), dtype=np.bool_)
+
+
 def _gpu(columns: Columns, rows: Ints, device: str, described: Ints) -> Operations:
     """`described`: the rows of events that name their collective: such a kernel communicates, whatever its name."""
     pair, at = np.unique(
@@ -185,6 +195,7 @@ def _cpu(columns: Columns) -> list[Operations]:
     thread, gloo = columns.thread, columns.rows(named=_is_gloo)
     operators = columns.rows(OPERATOR_CATEGORIES, lambda name: not _is_gloo(name) and not ENCLOSING.match(name))
     operators = operators[~np.isin(thread[operators], _gloo_workers(columns, gloo))]
+    operators = operators[~old_ranges(columns, operators)]
     compiling = columns.rows(OPERATOR_CATEGORIES, COMPILING.search)
     operators = operators[~_inside(columns, operators, compiling)]
     calling = columns.named(COLLECTIVE_CALL.match, operators)

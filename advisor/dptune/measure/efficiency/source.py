@@ -16,6 +16,10 @@ from dptune.measure.views import RankView
 from dptune.trace.run import Run
 
 _NO_DETAILED = "the recording has no detailed window, which records operator input sizes: record with `--detailed 3`"
+_LOST_DETAILED = (
+    "the detailed window, which records operator input sizes, is missing or damaged: copy its trace again, or record "
+    "again"
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,10 +66,17 @@ def source_of(
     `undivided`: where no rank has steps, the ranks with all that their devices did as one step.
     """
     if run.facts and detail is None:
-        return _NO_DETAILED
+        recorded = any(rank.detailed_source for rank in run.ranks) or _lost_detailed(run)
+        return _LOST_DETAILED if recorded else _NO_DETAILED
     if not stepped:
         return _source(run, _whole(undivided[0]), "light", _recorded_ns(undivided[0]))
     return _source(run, detail or stepped[0], "light" if detail is None else "detailed", None)
+
+
+def _lost_detailed(run: Run) -> bool:
+    """Whether a rank says that it wrote the trace of a detailed window."""
+    windows = [facts.window("detailed") for facts in run.facts.values()]
+    return any(window is not None and window.trace for window in windows)
 
 
 def _source(run: Run, read: RankView, window: Literal["light", "detailed"], whole_ns: int | None) -> Source:

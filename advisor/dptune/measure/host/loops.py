@@ -84,8 +84,9 @@ def loops(
     steps = np.searchsorted(starts, begins, side="right") - 1
     runs: dict[tuple[int, int, str], list[tuple[int, int]]] = defaultdict(list)  # by function's row, step and operator
     for (row, function, library_call), step, counted in zip(direct, steps.tolist(), counts.tolist(), strict=True):
-        if counted:
-            runs[function, step, columns.name(row)].append((row, library_call))
+        name = columns.name(row)
+        if counted and BACKWARD_NAME.search(name) is None:  # a node that the backward pass runs
+            runs[function, step, name].append((row, library_call))
     repeated: dict[str, dict[str, list[list[int]]]] = defaultdict(lambda: defaultdict(list))
     for (function, _, operator), called in runs.items():
         if _rounds(called) >= LEAST_REPEATS:

@@ -20,13 +20,20 @@ from dptune.measure.intervals import Intervals, Ints, Mask
 from dptune.measure.views import RankView
 from dptune.measured import CodePhase
 from dptune.trace.columns import Columns
-from dptune.trace.kernels import LAUNCH_CATEGORIES, OPERATOR_CATEGORIES, RANGE_CATEGORIES
+from dptune.trace.kernels import LAUNCH_CATEGORIES, OPERATOR_CATEGORIES, RANGE_CATEGORIES, STEP_NAME
 
 _FRAME = re.compile(r"^(?P<file>.+\.py)\((?P<line>\d+)\): (?P<name>.+)$")
 _BUILT_IN = re.compile(r"^<built-in (?:function|method) (?P<name>[^ >]+)")
 _OF_TORCH = re.compile(r"^(torch|dptune)/|^nn\.Module: |^<built-in method .* of (type|PyCapsule|pybind11)")
 _OF_RECORDER = "dptune/"
-_PASSING = re.compile(r"^dptune/.*\bcollectives\.py\(\d+\): metered$")  # times the call of the script that it passes on
+# Observers that stand in place of a function that the script calls, and pass the call on to it: its time is the
+# script's. Those around the data loader and the backward pass do not count, as phases of their own.
+_WRAPPERS = (
+    *("again", "announced", "collecting", "constructed", "made", "metered", "noted", "saving", "stepped", "switched"),
+    *("taken", "watched", "wrapped"),
+)
+_OF_PHASES = "meters|batch_preparation|iterators"
+_PASSING = re.compile(rf"^dptune/capture/injected/observe/(?!({_OF_PHASES})\.py).*\(\d+\): ({'|'.join(_WRAPPERS)})$")
 _OF_TEXT = "torch/_tensor_str.py"  # which makes text of a tensor, element by element
 _MODULE = "nn.Module: "
 # Part of the function around it, as from Python 3.12 on.
@@ -114,6 +121,7 @@ class Stacks:
         threads = np.unique(columns.thread[found.row[found.row != NOWHERE]])
         rows = columns.rows(PYTHON_CATEGORIES | RANGE_CATEGORIES | LAUNCH_CATEGORIES)
         rows = rows[np.isin(columns.thread[rows], threads)]
+        rows = rows[~_crossing_marks(columns, rows)]
         rows = rows[np.lexsort((-columns.ends(rows), columns.ts_ns[rows]))]  # what encloses comes first
         nesting = Nesting.of(Ranges.of_rows(columns, rows).parents())
         within_functions = columns.named(lambda name: _COMPREHENSION.search(name) is not None, rows)
@@ -208,6 +216,21 @@ def _libraries(columns: Columns, rows: Ints) -> tuple[list[str], Ints]:
     by_name = [library_named(columns.names[name]) for name in named.tolist()]
     found = list(dict.fromkeys(["", *by_name]))
     return found, np.array([found.index(library) for library in by_name], dtype=np.int64)[at.reshape(-1)]
+
+
+def _crossing_marks(columns: Columns, rows: Ints) -> Mask:
+    """Marks of steps that begin inside a function of the script, and end after it: it ends the step before.
+
+    What the function does next would seem to be inside the mark alone.
+    """
+    functions = rows[columns.of_category(PYTHON_CATEGORIES, rows) & columns.named(is_scripts, rows)]
+    begins, ends = columns.ts_ns[functions], columns.ends(functions)
+    found = columns.named(lambda name: STEP_NAME.match(name) is not None, rows)
+    for at in np.flatnonzero(found).tolist():
+        mark = rows[at : at + 1]
+        begin, end = columns.ts_ns[mark], columns.ends(mark)
+        found[at] = bool(((begins < begin) & (begin < ends) & (ends < end)).any())
+    return found
 
 
 def _passes_on(frame: str) -> bool:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dptune.measure.device.operations import COLLECTIVE_CALL, ENCLOSING, Operations, loader_ranges
+from dptune.measure.device.operations import COLLECTIVE_CALL, ENCLOSING, Operations, loader_ranges, old_ranges
 from dptune.measure.host.blocked import NEVER, Blocked, blocked
 from dptune.measure.host.callers import PYTHON_CATEGORIES
 from dptune.measure.host.launches import UNLAUNCHED
@@ -78,6 +78,7 @@ def host(trace: Trace, devices: list[Operations], recorded: Window | None = None
         held = found.time
         calls = columns.rows(LAUNCH_CATEGORIES, lambda name: not _waits(name))
         operators = columns.rows(OPERATOR_CATEGORIES, lambda name: not ENCLOSING.match(name))
+        operators = operators[~old_ranges(columns, operators)]
     working = np.concatenate((calls, operators))
     working = working[np.isin(thread[working], threads)]
     allocating = columns.rows(LAUNCH_CATEGORIES, MEMORY_NAME.search)

@@ -6,6 +6,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from dptune.advice import Advice, Report
+from dptune.present.first_screen import first_screen, reported_straggler, verdict_role
 from dptune.present.html.markup import WIDE, Section, joined, labelled, paragraph, prose, text
 from dptune.present.sections.advice import body, nothing_to_say, other_proofs, sections, tag
 
@@ -55,9 +56,13 @@ def _card(card: Advice, anchor: str, report: Report, shown: Mapping[str, str]) -
     yield f'<p class="see">See {links}</p></article>' if links else "</article>"
 
 
-def explained_by(anchor: str, report: Report) -> bool:
-    """Whether a section shows the cause of any recommendation."""
-    return any(_sections_of(card, [anchor]) for card in report.advice)
+def shows_late_ranks(report: Report) -> bool:
+    """Whether the page shows how late ranks are: not where the verdict is that nothing is wrong, and no recommendation
+    has its cause there. Traced steps vary, so some rank is late in some step of any run.
+    """
+    calm = verdict_role(first_screen(report).label) in ("good", "note")
+    explains = any(_sections_of(card, ["lateness"]) for card in report.advice)
+    return not calm or explains or reported_straggler(report) is not None
 
 
 def _sections_of(card: Advice, shown: Collection[str]) -> list[str]:

@@ -10,7 +10,7 @@ from dptune.measure.lanes import StepLanes
 from dptune.measure.steps.history import WindowHistory
 from dptune.predicted import BucketSize
 from dptune.present import text as plain
-from dptune.present.first_screen import first_screen, reported_straggler, verdict_role
+from dptune.present.first_screen import first_screen, reported_straggler
 from dptune.present.html import advice
 from dptune.present.html.changes import changes
 from dptune.present.html.communication import hidden_and_exposed, links
@@ -61,7 +61,7 @@ def _sections(report: Report, details: RunDetails) -> Iterator[Section]:
     shown = [
         *ranks(report),
         *timeline(details.steps, named=reported_straggler(report) is not None),
-        *_late_ranks(report),
+        *(lateness(report) if advice.shows_late_ranks(report) else ()),
         *outliers(report),
         *hidden_and_exposed(report),
         *links(report),
@@ -79,15 +79,6 @@ def _sections(report: Report, details: RunDetails) -> Iterator[Section]:
     yield from _quality(report)
     yield from _rules(report)
     yield _whole(report)
-
-
-def _late_ranks(report: Report) -> Iterator[Section]:
-    """The map of late ranks; not where the verdict is that nothing is wrong and no recommendation has its cause there:
-    traced steps vary, so some rank is always late in some step.
-    """
-    calm = verdict_role(first_screen(report).label) in ("good", "note")
-    if not calm or reported_straggler(report) is not None or advice.explained_by("lateness", report):
-        yield from lateness(report)
 
 
 def _quality(report: Report) -> Iterator[Section]:

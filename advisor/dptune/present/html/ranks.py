@@ -18,6 +18,7 @@ from dptune.present.step_classes import CLASSES, NAMES, color_of
 _LEAST_SHARE = 0.0005
 _LATE = 0.1  # of the lag of the latest rank: with less, a rank of many is not drawn
 _LEAST_ROWS = 8
+_LEAST_LATE = 0.01  # of a step: where no rank is later in any, and none is reported, there is nothing to show
 _FULL = 0.05  # of a step: where no rank is later, the color of that lag is not the strongest
 _Rank = TypeVar("_Rank")
 _Row = tuple[str, list[tuple[str, float]]]
@@ -63,6 +64,8 @@ def lateness(report: Report) -> Iterator[Section]:
     if len(rows) < 2 or not most:
         return
     step_ns = report.measured.traced_step_ns if report.measured.known("account") else 0
+    if most < _LEAST_LATE * step_ns and reported_straggler(report) is None:
+        return
     full = max(most, round(_FULL * step_ns))
     names = {rank: f"r{rank}: {ns_as_ms(lag_ns)} ms" for rank, lag_ns, _ in rows}
     cells = [

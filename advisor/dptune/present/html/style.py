@@ -142,8 +142,9 @@ footer { margin-top: 2.5rem; color: var(--faint); font-size: .875rem; }
 @media print { body { max-width: none; padding: 0; font-size: 10.5pt; } * { print-color-adjust: exact; }
   nav, #text { display: none; } th button { text-decoration: none; } .card { break-inside: auto; }
   .clip { -webkit-line-clamp: 3; } .table { max-height: none; overflow: visible; } .sortable th { position: static; }
-  h2, h3, h4, h2 + p, h3 + p, .tag { break-after: avoid; } tr, #quality dl { break-inside: avoid; }
-  .faint.small, .key, footer { break-before: avoid; } p, dd { orphans: 3; widows: 3; }
+  h2, h3, h4, h2 + p, h3 + p, .tag { break-after: avoid; } tr, footer, #quality dl { break-inside: avoid; }
+  #rank-table .table:not(.tall), #collective-table .table:not(.tall) { break-inside: avoid; }
+  .faint.small, .key, footer { break-before: avoid; } p, dd { orphans: 3; widows: 3; } footer { margin-top: 1rem; }
   .tall tbody tr:nth-child(n+25) { display: none; } .screen { display: none; } .paper { display: block; }
   details::details-content { content-visibility: visible; display: block; } }
 """

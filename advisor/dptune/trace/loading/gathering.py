@@ -303,6 +303,12 @@ def _absent(run: Run) -> list[Finding]:
     for rank in sorted(set(run.facts) - traced):
         text = f"rank {rank} has facts but no readable trace"
         found.append(Finding(code="trace-missing", level="partial", text=text))
+    detailed = {rank.rank for rank in run.every_rank if rank.detailed_source}
+    written = {rank for rank, facts in run.facts.items() if (window := facts.window("detailed")) and window.trace}
+    if lost := sorted((written & traced) - detailed):
+        which = f"rank {spans(lost)}" if len(lost) == 1 else f"ranks {spans(lost)}"
+        text = f"the trace of the detailed window of {which} is missing: rules that need it are skipped"
+        found.append(Finding(code="detailed-window-missing", level="info", text=text))
     world = run.world_size or 0
     if differing := _sizes_that_differ(run.world_sizes):
         found.append(Finding(code="world-size-differs", level="partial", text=f"{differing}: {world} is used"))

@@ -29,6 +29,7 @@ PER_STEP = (
     "unsynced_backwards",
     "unsynced_updates",
     "recomputed_ns",
+    "buffer_sync_ns",
 )
 # Scripts may give these as they like, and schedulers take a learning rate below 0.
 _SIGNED = (

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import dataloader
 
 from dptune.capture.injected.observe.averaging import Averaging
@@ -47,6 +48,7 @@ class Tally:
     unsynced_backwards: int = 0
     unsynced_update: bool = False
     recomputed_ns: int = 0
+    buffer_sync_ns: int = 0
 
 
 def samples_in(batch: Any) -> int:
@@ -121,8 +123,9 @@ class Meters:
         return self._tallies.pop(threading.get_ident(), Tally())
 
     def install(self) -> None:
-        """Wrap the loader iterator's `__next__` and `torch.autograd.backward`."""
+        """Wrap the loader iterator's `__next__`, `torch.autograd.backward`, and what sends DDP's buffers."""
         self._meter_loader()
+        self._meter_buffers()
         self._preparing.fetched = self._note_fetch
         self._meter_backward()
 
@@ -210,6 +213,23 @@ class Meters:
             self.after_pass()
 
         torch.autograd.backward = metered
+
+    def _meter_buffers(self) -> None:
+        sync = getattr(DistributedDataParallel, "_sync_buffers", None)
+        if sync is None:
+            return
+
+        @functools.wraps(sync)
+        def metered(this: Any) -> Any:
+            if torch.compiler.is_compiling():
+                return sync(this)
+            begun = time.perf_counter_ns()
+            try:
+                return sync(this)
+            finally:
+                self._tallies[threading.get_ident()].buffer_sync_ns += time.perf_counter_ns() - begun
+
+        DistributedDataParallel._sync_buffers = metered  # type: ignore[method-assign]
 
     def _keep_loss(self, root: Any) -> None:
         with contextlib.suppress(Exception):

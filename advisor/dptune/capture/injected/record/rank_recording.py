@@ -197,6 +197,7 @@ class RankRecording:
         window.unsynced_backwards.append(tally.unsynced_backwards)
         window.unsynced_updates.append(tally.unsynced_update)
         window.recomputed_ns.append(tally.recomputed_ns)
+        window.buffer_sync_ns.append(tally.buffer_sync_ns)
         held = self._held.bytes() if self._held is not None else None
         if held is not None:
             window.memory_bytes.append(held)
