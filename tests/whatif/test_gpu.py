@@ -101,6 +101,42 @@ def test_one_rank_by_hand(tmp_path: Path, change: dict[str, float], step_us: flo
     assert us(changed(made, change)) == pytest.approx(step_us)
 
 
+@pytest.mark.parametrize(
+    ("change", "step_us"),
+    [({}, 100), ({"host.times": 0.0}, 80), ({"compute.times": 2.0}, 160), ({"host.times": 3}, 300)],
+)
+def test_kernels_of_a_device_whose_clock_is_behind_wait_for_their_launches(
+    tmp_path: Path, change: dict[str, float], step_us: float
+) -> None:
+    """20 us behind: the first kernel of a step begins 11 before its call. Hosts take all but what kernels wait for."""
+    late = [event | {"ts": event["ts"] - 20} if event["cat"] == "kernel" else event for event in three_steps()]
+    made = program(load_events(tmp_path, late))
+    assert off(made) == 0
+    assert us(changed(made, change)) == pytest.approx(step_us)
+
+
+@pytest.mark.parametrize("behind_us", [0, 20])
+def test_a_call_that_returns_with_a_device_whose_clock_is_behind_waits_for_it(tmp_path: Path, behind_us: int) -> None:
+    """A kernel from 10 to 80, and a loss that is read until 91: with half of the kernel all else comes 35 earlier.
+
+    The kernel after it takes 2, and is over before the call returns by a clock that is behind.
+    """
+    events = []
+    for number in range(6):
+        at, first = 100 * number, 3 * number
+        events += [step(number, at, at + 100), launch(first, at + 1, at + 2), kernel("a", at + 10, at + 80, first)]
+        events += [call("cudaMemcpyAsync", at + 3, at + 91, first + 1)]
+        events += [copy("DtoH (Device -> Pageable)", at + 85, at + 90, first + 1)]
+        events += [launch(first + 2, at + 92, at + 93), kernel("b", at + 99, at + 101, first + 2)]
+    moved = [
+        event | {"ts": event["ts"] - behind_us} if event["cat"] in ("kernel", "gpu_memcpy") else event
+        for event in events
+    ]
+    made = program(load_events(tmp_path, moved))
+    assert off(made) == 0
+    assert us(changed(made, {"compute.times": 0.5})) == pytest.approx(65, abs=1)
+
+
 @pytest.mark.parametrize(("times", "step_us"), [(1.0, 100), (0.5, 55), (0.0, 55)])
 def test_a_step_begins_with_what_it_computes(tmp_path: Path, times: float, step_us: float) -> None:
     """A copy on a stream of its own, and kernels of 30 and 25 us: the second is launched 57 us after the first.

@@ -11,6 +11,7 @@ import pytest
 from dptune.errors import UsageError
 from dptune.knobs import Value
 from dptune.measured import Missing
+from dptune.whatif.assumptions import UNMATCHED as UNMATCHED_AS_RECORDED
 from dptune.whatif.assumptions import assumed
 from dptune.whatif.cpu.buckets import Caps
 from dptune.whatif.cpu.wire import Link
@@ -26,6 +27,7 @@ from dptune.whatif.gpu.program import Program
 from dptune.whatif.gpu.reductions import Bucket, Reduction
 from dptune.whatif.gpu.stragglers import latest
 from dptune.whatif.gpu.uncertainty import unknown_ns
+from dptune.whatif.gpu.unmatched import UNMATCHED, alone_ns, apart_ns, unknown
 from dptune.whatif.scenarios import named
 from dptune.whatif.traced_steps import HOST_LIMITS, least_of_devices_ns, why_only_a_bound
 
@@ -488,6 +490,37 @@ def test_a_pass_that_reduces_nothing_leaves_no_gap_of_its_copies_and_its_room_in
             if edge.kind == Kind.QUEUE
         ]
         assert set(behind) == {3}
+
+
+def waiting_for_a_late_rank() -> Program:
+    """Three ranks with steps of 100 whose collectives were not matched: of the last rank 90 are the host's, else 10."""
+    edges: list[list[Edge]] = [[], [], []]
+    recorded, steps = [0, 0, 0], []
+    for number in range(STEPS):
+        for rank, busy in enumerate((10.0, 10.0, 90.0)):
+            before = 6 * number - 2 + 2 * rank if number else rank
+            edges += [[Edge(before, busy, Kind.HOST)], [Edge(len(edges), 100 - busy, Kind.WAIT)]]
+            recorded += [100 * number + round(busy), 100 * (number + 1)]
+            steps.append(Stretch(rank, number, before, len(edges) - 1))
+    ranks = [0, 1, 2, *(rank for _ in range(STEPS) for rank in (0, 0, 1, 1, 2, 2))]
+    return Program(recorded, edges, [], steps, None, 3, ranks=ranks)
+
+
+def test_waiting_in_collectives_that_were_not_matched_is_bounded_by_what_any_rank_saves() -> None:
+    """Without the hosts' time the ranks that waited seem to wait as before; truly 10 are left of a step."""
+    made = waiting_for_a_late_rank()
+    assert made.run() == made.recorded_ns
+    alone = alone_ns(made)
+    assert alone == {0: 10, 1: 10, 2: 90}
+    free = changed(made, {"host.times": 0.0})
+    assert free.step_ns() == 90
+    assert apart_ns(made, alone, free) == (80, 0)
+    assert unknown(80, 100) == UNMATCHED
+    assert apart_ns(made, alone, made) == (0, 0)
+    assert apart_ns(made, alone, changed(made, {"host.times": 2.0})) == (0, 80)
+    assert UNMATCHED_AS_RECORDED in assumed(made, {"host.times": 0.0}, traced=True)
+    assert UNMATCHED_AS_RECORDED not in assumed(chain((Kind.HOST, 100.0, 0, 0)), {"host.times": 0.0}, traced=True)
+    assert apart_ns(chain((Kind.HOST, 100.0, 0, 0)), {}, made) == (0.0, 0.0)
 
 
 def on_two_hosts(*, arrivals: bool = False) -> Program:

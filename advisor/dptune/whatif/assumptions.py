@@ -14,6 +14,7 @@ from dptune.whatif.cpu.model import APART_SHARE, StepModel
 from dptune.whatif.cpu.topology import TOPOLOGY
 from dptune.whatif.cpu.units import CALL_NS
 from dptune.whatif.cpu.wrappers import BYTE_NS, DISPATCH_NS, TENSOR_NS, UPDATE_NS
+from dptune.whatif.gpu.graph import Kind
 from dptune.whatif.gpu.program import Program
 
 _SIZES = "collectives of other sizes take as long as the link model says"
@@ -133,6 +134,7 @@ _ON_GPUS = {
     "host.": "host calls keep their order and dependencies",
     "syncs.": "the script does not depend on results it waited for",
 }
+UNMATCHED = "collectives that were not matched on all ranks take as long as recorded, waiting included"
 UNVALIDATED = "GPU predictions have been checked against measured steps for batch and bucket sizes only, on one H200"
 # Changes of what exchanges that the model does not move would take, too.
 _OF_THE_LINK = ("link.", "straggler.", *TOPOLOGY)
@@ -157,6 +159,8 @@ def _sentences(model: StepModel | Program, changes: Mapping[str, Value], traced:
             alike = any(message.ranks == model.link_ranks for message in others)
             group = f"{model.link_ranks} ranks{_lying(model.link_offsets) if alike else ''}"
             yield f"the link is that of collectives among {group}; collectives of other groups are unchanged"
+        if model.places((Kind.WAIT,)):
+            yield UNMATCHED
         yield UNVALIDATED
         if not traced:
             yield "the profiler slows all host calls by the same factor, and no device work"

@@ -41,6 +41,7 @@ from dptune.whatif.cpu.unit_building import RecordedUnits
 from dptune.whatif.cpu.unit_building import read as read_units
 from dptune.whatif.cpu.variants import others as others_of
 from dptune.whatif.cpu.variants import variants
+from dptune.whatif.gpu import unmatched
 from dptune.whatif.gpu.assumed import Side
 from dptune.whatif.gpu.changes import OF_LINK, UNPROFILED, sides, with_quickest_host, without_part, without_profiler
 from dptune.whatif.gpu.changes import bounded as gpu_bounded
@@ -157,10 +158,12 @@ class RunModel:
         try:
             other, difference = self._difference(self.model, new, self._unchanged_ns)
             off = [self._off(group, new, difference) for group in self._variants_ns]
-            ends: list[Program] = []
+            ends, apart = list[Program](), (0.0, 0.0)
             if isinstance(self.model, Program):
                 ends = [_changed(self.model, new, side) for side in sides(new)]
                 off.append(self._off_ends(ends, difference))
+                apart = self._apart_ns(other)
+                off.append(apart)
             else:
                 others = [(model, self._unchanged_ns) for model in others_of(self.model, new)]
                 off.append(self._off(others, new, difference))
@@ -171,7 +174,7 @@ class RunModel:
         first, *others_ns = self._floors_ns(other, ends)
         floors = [max(least, first), *(max(at_best, ns) for ns in others_ns)]
         by_host = traced_steps.why_only_a_bound(self.model, other, new, difference) if self.traced else ""
-        why = self.why_only_a_bound(new) or by_host
+        why = self.why_only_a_bound(new) or by_host or unmatched.unknown(apart[0], self.step_ns)
         always = self._unknown_ns(other, difference, only_a_bound=bool(why), of_batch=not _OF_BATCH.isdisjoint(new))
         below_ns, above_ns = (hypot(*always, *side) for side in zip(*off, strict=True))
         estimate_ns = self.step_ns + difference
@@ -267,6 +270,17 @@ class RunModel:
         """The same for the ends of what is assumed about the changes."""
         deviations = [(end.step_ns() / self._unchanged_ns - 1) * self.step_ns - difference for end in ends]
         return -min([0.0, *deviations]), max([0.0, *deviations])
+
+    def _apart_ns(self, other: Model) -> tuple[float, float]:
+        """The same for waiting in collectives that were not matched on all ranks."""
+        assert isinstance(self.model, Program)
+        assert isinstance(other, Program)
+        below_ns, above_ns = unmatched.apart_ns(self.model, self._alone_ns, other)
+        return self._level * below_ns, self._level * above_ns
+
+    @cached_property
+    def _alone_ns(self) -> Mapping[int, float]:
+        return unmatched.alone_ns(self.model) if isinstance(self.model, Program) else {}
 
     def _floors_ns(self, other: Model, ends: Sequence[Program]) -> list[float]:
         """How long the devices compute in a step with the changes, which no step is shorter than.

@@ -255,15 +255,16 @@ def _before_begins(walk: Walk, kinds: Ints, awaited: Mapping[int, Sequence[int]]
     """
     count, begin, end, places = len(host.time_ns), walk.begin, walk.end, np.arange(len(walk.rows))
     begins, (over, called) = begins_after(count, places), walk.all_waited_for
-    launch_ns = walk.columns.ts_ns[walk.launch]
     in_order = np.argsort(host.calls, kind="stable")
     calls, call_items = host.calls[in_order], host.call_items[in_order]
 
     def of_calls(rows: Ints) -> Ints:
         return np.asarray(call_items[np.searchsorted(calls, rows)], dtype=np.int64)
 
-    latencies = Latencies.of(walk, awaited)
-    late, earlier = latencies.late, (called == UNLAUNCHED) & (walk.launch != UNLAUNCHED) & (launch_ns <= begin)
+    launched, launch_ns = walk.launch != UNLAUNCHED, np.zeros(len(begin), dtype=np.int64)
+    launch_ns[launched] = host.time_ns[of_calls(walk.launch[launched])]
+    latencies = Latencies.of(walk, awaited, launch_ns)
+    late, earlier = latencies.late, (called == UNLAUNCHED) & launched & (launch_ns <= begin)
     latest = (called != UNLAUNCHED) | (earlier & late)
     yield Waits.of(begins[latest], of_calls(walk.launch[latest]), (begin - launch_ns)[latest], Kind.LAUNCH, 0)
     earlier &= ~latest

@@ -15,6 +15,7 @@ from dptune.measure.host.queue import DEPTH, Launches
 from dptune.measure.intervals import Intervals, Ints, Mask
 from dptune.measure.views import DeviceView, RankView
 from dptune.trace.kernels import OPTIMIZER_STEP_NAME, RANGE_CATEGORIES
+from dptune.whatif.gpu.clocks import behind_ns
 from dptune.whatif.gpu.graph import Kind
 from dptune.whatif.gpu.items import Sort, Waits
 from dptune.whatif.gpu.parts import HostParts, Part
@@ -34,7 +35,7 @@ class Moment(IntEnum):
 
 @dataclass(frozen=True, eq=False)
 class HostItems:
-    """The host's items in order. `waits` are by their number; operations are numbered after them, as `numbered` says.
+    """The host's items in order, by the clock of the device. `waits` are by their number; operations come after them.
 
     `spent_ns`: by part, how much of the host's own time before an item was spent on it.
 
@@ -84,15 +85,18 @@ def host_items(view: RankView, device: DeviceView, walk: Walk, host_parts: HostP
     part = np.full(count, Part.NONE, dtype=np.int64)
     called = number[calling]
     part[calling] = host_parts.parts(columns.thread[called], columns.ts_ns[called])
-    goes_on_ns, held = _held(walk, queue, time_ns, number, np.flatnonzero(moment == Moment.HELD), freed)
+    behind = behind_ns(walk, time_ns)
+    goes_on_ns, held = _held(walk, queue, time_ns, behind, number, np.flatnonzero(moment == Moment.HELD), freed)
     inside = updating.hold(time_ns) & (moment != Moment.UPDATING)
     kind = np.where(moment == Moment.GIVEN, Kind.INPUT, np.where(inside, Kind.UPDATING, Kind.HOST))
     after = np.arange(1, count)
-    since_ns, until_ns = time_ns[:-1], np.maximum(time_ns[:-1], goes_on_ns[1:])
-    before = Waits.of(after, after - 1, until_ns - since_ns, kind[1:], 2)
+    moved_ns = time_ns - behind
+    until_ns = np.maximum(moved_ns[:-1], goes_on_ns[1:])
+    before = Waits.of(after, after - 1, until_ns - moved_ns[:-1], kind[1:], 2)
+    since_ns, until_ns = time_ns[:-1], np.maximum(time_ns[:-1], until_ns + behind[1:])
     spent_ns = {part: intervals.lengths(since_ns, until_ns) for part, intervals in host_parts.spent.items()}
     return HostItems(
-        time_ns,
+        moved_ns,
         sort,
         host_parts.micro_batches(time_ns),
         part,
@@ -121,27 +125,31 @@ def _moments(view: RankView, walk: Walk, launch: Ints, updating: Intervals) -> t
     return time_ns[order], moment[order], number[order]
 
 
-def _held(walk: Walk, queue: _Queue, time_ns: Ints, number: Ints, held: Ints, freed: Mask) -> tuple[Ints, Waits]:
+def _held(
+    walk: Walk, queue: _Queue, time_ns: Ints, behind: Ints, number: Ints, held: Ints, freed: Mask
+) -> tuple[Ints, Waits]:
     """From when on each item is the host's own doing, and what calls that return waited for."""
-    goes_on_ns, found = time_ns.copy(), []
+    goes_on_ns, found = time_ns - behind, []
     for item in held.tolist():
-        at, begun = int(time_ns[item]), int(walk.held.start_ns[number[item]])
-        awaited = queue.freed(at) if freed[item] else _awaited(walk, begun, at)
+        at, late = int(time_ns[item]), int(behind[item])
+        begun = int(walk.held.start_ns[number[item]]) - late
+        itself = walk.copied.get(at, NOTHING)
+        awaited = queue.freed(at, late) if freed[item] else _awaited(walk, begun, at - late, itself)
         if awaited is not None:
             goes_on_ns[item] = begun
             found.append((item, *awaited))
     items, operations, since_ns, kinds, ended = np.array(found, dtype=np.int64).reshape(-1, 5).T
     numbers = np.where(ended, ends_after(len(time_ns), operations), begins_after(len(time_ns), operations))
-    return goes_on_ns, Waits.of(items, numbers, time_ns[items] - since_ns, kinds, 0)
+    return goes_on_ns, Waits.of(items, numbers, (time_ns - behind)[items] - since_ns, kinds, 0)
 
 
-def _awaited(walk: Walk, begun: int, at: int) -> tuple[int, int, Kind, bool] | None:
+def _awaited(walk: Walk, begun: int, at: int, itself: int) -> tuple[int, int, Kind, bool] | None:
     """What a call that began at one moment and returned at another waited for: its place, when that came to pass, ns.
 
-    Whether that is its end: of a copy from memory that is staged the end may come after the return, which then follows
-    its begin.
+    `itself`: the copy that it returns with. Whether that is its end: of a copy from memory that is staged the end may
+    come after the return, which then follows its begin.
     """
-    over = walk.copied.get(at, walk.last(at))
+    over = walk.last(at) if itself == NOTHING else itself
     if over == NOTHING or int(walk.end[over]) <= begun:
         return None
     if int(walk.end[over]) > at:
@@ -181,10 +189,10 @@ class _Queue:
         known = room != NOTHING
         return Waits.of(items[known], begins_after(len(time_ns), room[known]), 0, Kind.QUEUE, 1)
 
-    def freed(self, at: int) -> tuple[int, int, Kind, bool] | None:
-        """What began last in its queue before a call returned that had found that full."""
+    def freed(self, at: int, late: int) -> tuple[int, int, Kind, bool] | None:
+        """What began last in its queue before a call returned that had found it full; the device is so much behind."""
         begun = self._begun.get(self.numbers.get(self._full[at], NOTHING), np.arange(len(self._walk.begin)))
-        number = int(np.searchsorted(self._walk.begin[begun], at, side="right")) - 1
+        number = int(np.searchsorted(self._walk.begin[begun], at - late, side="right")) - 1
         if number < 0:
             return None
         place = int(begun[number])

@@ -38,11 +38,13 @@ class Latencies:
     gap_ns: int
 
     @classmethod
-    def of(cls, walk: Walk, awaited: Mapping[int, Sequence[int]]) -> Latencies:
-        """`awaited` are by place of an operation those of other streams that it is known to wait for."""
+    def of(cls, walk: Walk, awaited: Mapping[int, Sequence[int]], launch_ns: Ints) -> Latencies:
+        """`awaited` are by place of an operation those of other streams that it is known to wait for; `launch_ns`: when
+        each was launched, by the clock of the device.
+        """
         over, called = walk.all_waited_for
         launched = walk.launch != UNLAUNCHED
-        since_call_ns = np.where(launched, walk.begin - walk.columns.ts_ns[walk.launch], 0)
+        since_call_ns = np.where(launched, walk.begin - launch_ns, 0)
         idle_ns = since_call_ns[called != UNLAUNCHED]
         enough = len(idle_ns) >= _FEWEST
         usual_ns, most_ns = np.percentile(idle_ns, (50, _MOST)).astype(np.int64).tolist() if enough else (0, 0)

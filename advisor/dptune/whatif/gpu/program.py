@@ -251,6 +251,10 @@ class Program:
         """
         return self._mean_step(self.run(), self._counted)
 
+    def by_rank_ns(self) -> dict[int, float]:
+        """The same of each rank."""
+        return self._mean_steps(self.run(), self._counted)
+
     def levelled(self) -> Program:
         """The same, whose host does not limit the recorded step beyond what that took on the device."""
         of_both, on_device = self.recorded_step_ns(), self._levelled(0.0).recorded_step_ns()
@@ -350,6 +354,9 @@ class Program:
         return self.recorded_ns[step.last] - self.recorded_ns[step.first]
 
     def _mean_step(self, times: Sequence[float], part: Iterable[int]) -> float:
+        return float(median(self._mean_steps(times, part).values()))
+
+    def _mean_steps(self, times: Sequence[float], part: Iterable[int]) -> dict[int, float]:
         took: dict[int, list[float]] = defaultdict(list)
         recorded: dict[int, list[float]] = defaultdict(list)
         worked: dict[int, list[tuple[float, float]]] = defaultdict(list)
@@ -361,9 +368,10 @@ class Program:
             recorded[step.rank].append(recorded_ns)
             if host_ns is not None:
                 worked[step.rank].append((host_ns, recorded_ns))
-        return float(
-            median(max(fmean(took[rank]), self.host_level * _of_all(worked[rank], recorded[rank])) for rank in took),
-        )
+        return {
+            rank: max(fmean(each), self.host_level * _of_all(worked[rank], recorded[rank]))
+            for rank, each in took.items()
+        }
 
     @cached_property
     def _hosts_ns(self) -> list[float | None]:

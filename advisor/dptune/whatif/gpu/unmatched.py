@@ -1,0 +1,46 @@
+"""Collectives that were not found on all their ranks: how long they wait for other ranks is not known.
+
+A replay lets each take as long as recorded. With a change, waiting in them is shorter or longer by at most as much as
+the work of any recorded rank is; ranks that were not recorded are taken to change as those do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from statistics import median
+
+from dptune.whatif.gpu.editing import times
+from dptune.whatif.gpu.graph import Kind
+from dptune.whatif.gpu.program import Program
+
+UNMATCHED = (
+    "collectives were not matched on all ranks, so how long ranks wait for each other with the change is unknown: only "
+    "an upper bound of the saving is known"
+)
+_MOST = 0.1  # of the step: what waiting may differ by for a step to be predicted
+
+
+def alone_ns(program: Program) -> Mapping[int, float]:
+    """How long each rank's step is without these collectives; empty where there are none."""
+    return _without(program) if program.places((Kind.WAIT,)) else {}
+
+
+def apart_ns(before: Program, alone: Mapping[int, float], after: Program) -> tuple[float, float]:
+    """How much shorter and longer a step may be with a change than the replay has it; `alone` is that of `before`."""
+    if not alone:
+        return 0.0, 0.0
+    changed = _without(after)
+    saved = [ns - changed[rank] for rank, ns in alone.items()]
+    predicted = before.step_ns() - after.step_ns()
+    left = after.step_ns() - median(changed.values())
+    below = max(0.0, min(max(saved) - max(0.0, predicted), left))
+    return below, max(0.0, min(0.0, predicted) - min(0.0, *saved))
+
+
+def unknown(below_ns: float, step_ns: float) -> str:
+    """Why only a bound is known where a step may be so much shorter than predicted; empty where more is."""
+    return UNMATCHED if below_ns > _MOST * step_ns else ""
+
+
+def _without(program: Program) -> Mapping[int, float]:
+    return times(program, (Kind.WAIT,), 0.0).by_rank_ns()
