@@ -394,9 +394,7 @@ def _unseen(report: Report) -> list[str]:
             words.append(f"{len(needing)} need a recording by `dptune profile`")
         if lacking:
             reason, count = Counter(skip.reason for skip in lacking).most_common(1)[0]
-            if count < could_not:
-                words.append(f"{could_not} could not, {count} because {reason.partition(': ')[0]}")
-            else:
-                words.append(f"{count} could not: {reason}")
+            most = f"{could_not} could not, {count} because {reason.partition(': ')[0]}"
+            words.append(most if count < could_not else f"{count} could not: {reason}")
         found.append("; ".join(words))
     return found
