@@ -61,12 +61,12 @@ def call_path(facts: Sequence[Facts], name: str, at: str) -> CallPath:
     within: list[_Spent] = []
     for sample in _sampled(facts):
         frames = list(_frames(sample))
-        own = [number for number, frame in enumerate(frames) if frame.is_of(name, file)]
-        own = own or [number for number, frame in enumerate(frames) if number and frames[number - 1].place == at]
-        if not own:
+        inside = [number for number, frame in enumerate(frames) if frame.is_of(name, file)]
+        inside = inside or [number for number, frame in enumerate(frames) if number and frames[number - 1].place == at]
+        if not inside:
             continue
-        within.append(_Spent(frames[own[-1] :], sum(sample.spent_ns), sample.looks))
-        ways[_callers(frames[: own[0]])] += within[-1].ns
+        within.append(_Spent(frames[inside[-1] :], sum(sample.spent_ns), sample.looks))
+        ways[_callers(frames[: inside[0]])] += within[-1].ns
     if not sum(spent.ns for spent in within) or sum(spent.looks for spent in within) < _LEAST_LOOKS:
         return CallPath()
     (way, _), *_ = ways.most_common(1)
@@ -85,12 +85,12 @@ class _Spent:
 def _divided(within: Sequence[_Spent]) -> tuple[tuple[tuple[str, float], ...], tuple[tuple[str, float], ...]]:
     """The lines that take most of the time, in the function or what it calls, and the loops around them."""
     total_ns = sum(spent.ns for spent in within)
-    own = {spent.frames[0].place for spent in within}
+    its_lines = {spent.frames[0].place for spent in within}
     while (nearly_all := _inside_one_line(within, total_ns)) is not None:
         within = nearly_all
     lines = _most(((spent.frames[0].place, spent) for spent in within), total_ns)
     loops = _most(((_loop(spent.frames[0]), spent) for spent in within if spent.frames[0].loop), total_ns)
-    return (() if len(lines) == 1 and lines[0][0] in own else lines), loops
+    return (() if len(lines) == 1 and lines[0][0] in its_lines else lines), loops
 
 
 def _inside_one_line(within: Sequence[_Spent], total_ns: int) -> list[_Spent] | None:

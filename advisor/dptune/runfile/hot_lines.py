@@ -168,10 +168,10 @@ def found_share(
     inside = ((_line(sample, name, file), sample) for sample in window.sampled)
     found = [(line, sample) for line, sample in inside if _counts(line, sample, (name, file), without)]
     found = [(line, sample) for line, sample in found if not calling or _calls(sample, f"{file}:{line}", calling)]
-    own = sum(sample.looks for _, sample in found)
-    if looks < _ENOUGH_OF_ALL and own < _ENOUGH_SAMPLES:
+    found_looks = sum(sample.looks for _, sample in found)
+    if looks < _ENOUGH_OF_ALL and found_looks < _ENOUGH_SAMPLES:
         return None
-    part = own / looks
+    part = found_looks / looks
     middle = part + _Z**2 / (2 * looks)
     return part, (middle + _Z * sqrt(part * (1 - part) / looks + (_Z / (2 * looks)) ** 2)) / (1 + _Z**2 / looks)
 

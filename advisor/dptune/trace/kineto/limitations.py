@@ -77,8 +77,8 @@ def _twice(name: str, columns: Columns) -> Iterator[Finding]:
     rows = rows[np.argsort(columns.ts_ns[rows], kind="stable")]
     alike = np.append(False, np.diff(columns.ts_ns[rows]) == 0)
     rows = rows[alike | np.append(alike[1:], False)]
-    told = ("ts_ns", "dur_ns", "name_id", "thread", "stream", "device", "correlation", "external_id")
-    each = np.stack([getattr(columns, field)[rows].astype(np.int64) for field in told])
+    fields = ("ts_ns", "dur_ns", "name_id", "thread", "stream", "device", "correlation", "external_id")
+    each = np.stack([getattr(columns, field)[rows].astype(np.int64) for field in fields])
     count = len(rows) - np.unique(each, axis=1).shape[1]
     if _level(count, every) == "unjudgeable":
         text = f"{name}: {count:,} of {every:,} {noun} are in the file twice, so counts and totals are too high"

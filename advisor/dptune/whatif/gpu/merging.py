@@ -22,13 +22,13 @@ from dptune.whatif.cpu.unit_changes import grouped
 from dptune.whatif.cpu.wire import Link
 from dptune.whatif.gpu.assumed import Assumed, Side
 from dptune.whatif.gpu.gathers import Gather
-from dptune.whatif.gpu.graph import COMPUTING, Edge, Kind, Message
+from dptune.whatif.gpu.graph import Edge, Kind, Message
 from dptune.whatif.gpu.ordering import ordered
 from dptune.whatif.gpu.parts import Part
 from dptune.whatif.gpu.precision import SMALLEST_NS
 from dptune.whatif.gpu.program import Program
 from dptune.whatif.gpu.sharding import NO_UNITS
-from dptune.whatif.gpu.unit_editing import NO_REDUCTIONS, UnitEdit
+from dptune.whatif.gpu.unit_editing import NO_REDUCTIONS, UnitEdit, calls_of_compute
 from dptune.whatif.gpu.unit_reductions import UnitReduction
 
 ROOT = ""  # the name of the unit that holds what no other does
@@ -121,7 +121,11 @@ class _Merging:
 
         A gather is ahead of the unit before it if no kernel of that unit was launched earlier.
         """
-        calls, in_order, found = self._computing[gathers[0].rank], sorted(gathers, key=lambda one: one.used_call), []
+        calls, in_order, found = (
+            self._computing[gathers[0].rank],
+            sorted(gathers, key=lambda gather: gather.used_call),
+            [],
+        )
         for number, gather in enumerate(in_order):
             used = [other for other in in_order[:number] if other.used_call < gather.call]
             if used:
@@ -132,16 +136,9 @@ class _Merging:
     @cached_property
     def _computing(self) -> Mapping[int, Sequence[int]]:
         """By rank the calls that launch kernels, but those of fully_shard, in order."""
-        program, found = self.before, defaultdict[int, list[int]](list)
-        own = {begin for gather in program.gathers for begin, _ in (*gather.operations, *gather.copies)}
-        own |= {begin for unit in program.unit_reductions for begin, _ in unit.operations}
-        begins = {
-            edge.item for place in program.places(COMPUTING) for edge in program.edges[place] if edge.kind in COMPUTING
-        }
-        for begin in begins - own:
-            for edge in program.edges[begin]:
-                if edge.kind == Kind.LAUNCH:
-                    found[program.ranks[begin]].append(edge.item)
+        found: dict[int, list[int]] = defaultdict(list)
+        for begin, call in calls_of_compute(self.before).items():
+            found[self.before.ranks[begin]].append(call)
         return {rank: sorted(calls) for rank, calls in found.items()}
 
     def _named(self, members: Sequence[Gather | UnitReduction]) -> str:

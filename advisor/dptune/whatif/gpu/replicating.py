@@ -19,7 +19,7 @@ from dptune.whatif.cpu.buckets import Caps, assign
 from dptune.whatif.cpu.wire import Link
 from dptune.whatif.gpu.assumed import Assumed, Side
 from dptune.whatif.gpu.editing import lasting, times
-from dptune.whatif.gpu.graph import COMPUTING, Edge, Kind, Message
+from dptune.whatif.gpu.graph import Edge, Kind, Message
 from dptune.whatif.gpu.merging import reductions_of, sizes_of_units
 from dptune.whatif.gpu.ordering import ordered
 from dptune.whatif.gpu.parts import OUTSIDE, Part
@@ -27,7 +27,7 @@ from dptune.whatif.gpu.precision import SMALLEST_NS
 from dptune.whatif.gpu.program import SEVERAL, Program
 from dptune.whatif.gpu.reductions import Bucket, Reduction
 from dptune.whatif.gpu.sharding import NO_UNITS
-from dptune.whatif.gpu.unit_editing import NO_REDUCTIONS, UnitEdit
+from dptune.whatif.gpu.unit_editing import NO_REDUCTIONS, UnitEdit, begins_of_units, calls_of_compute
 from dptune.whatif.gpu.unit_reductions import UnitReduction
 
 _WHOLE = ("float", "float32", "fp32")
@@ -242,16 +242,12 @@ class _Items:
     def of(cls, edit: UnitEdit) -> _Items:
         """None are added yet."""
         program = edit.before
-        own = {begin for gather in program.gathers for begin, _ in (*gather.operations, *gather.copies)}
-        own |= {begin for unit in program.unit_reductions for begin, _ in unit.operations}
+        of_units = begins_of_units(program)
         waiting: dict[int, list[int]] = defaultdict(list)
         for place in program.places((Kind.ORDER,)):
-            if place not in own:
+            if place not in of_units:
                 waiting[program.ranks[place]].append(place)
-        begins = {
-            edge.item for place in program.places(COMPUTING) for edge in program.edges[place] if edge.kind in COMPUTING
-        }
-        call = {place: edge.item for place in begins - own for edge in program.edges[place] if edge.kind == Kind.LAUNCH}
+        call = calls_of_compute(program)
         computing: dict[int, list[int]] = defaultdict(list)
         for place in sorted(call, key=call.__getitem__):
             computing[program.ranks[place]].append(place)

@@ -19,6 +19,20 @@ NO_REDUCTIONS = "the trace has no ranges of fully_shard around reduce-scatters"
 _WORK = COMPUTING | {Kind.COPY, Kind.EXCHANGE}
 
 
+def begins_of_units(program: Program) -> set[int]:
+    """The places where operations of fully_shard begin."""
+    gathered = {begin for gather in program.gathers for begin, _ in (*gather.operations, *gather.copies)}
+    return gathered | {begin for unit in program.unit_reductions for begin, _ in unit.operations}
+
+
+def calls_of_compute(program: Program) -> dict[int, int]:
+    """By begin of a kernel the place of the call that launches it; kernels of fully_shard are left out."""
+    ends = program.places(COMPUTING)
+    begins = {edge.item for place in ends for edge in program.edges[place] if edge.kind in COMPUTING}
+    kept = begins - begins_of_units(program)
+    return {place: edge.item for place in kept for edge in program.edges[place] if edge.kind == Kind.LAUNCH}
+
+
 @dataclass(frozen=True, eq=False)
 class UnitEdit:
     """Edges of a program that change; by place the ends of operations of fully_shard's own streams, and gone calls."""
@@ -31,9 +45,9 @@ class UnitEdit:
     @classmethod
     def of(cls, program: Program) -> UnitEdit:
         """Nothing is changed yet."""
-        own = [place for gather in program.gathers for _, place in gather.operations]
-        own += [place for unit in program.unit_reductions for _, place in unit.operations[unit.collective :]]
-        return cls(program, [*program.edges], frozenset(own), set())
+        exchanged = [place for gather in program.gathers for _, place in gather.operations]
+        exchanged += [place for unit in program.unit_reductions for _, place in unit.operations[unit.collective :]]
+        return cls(program, [*program.edges], frozenset(exchanged), set())
 
     def without_gather(self, gather: Gather) -> None:
         """The unit is neither gathered nor copied out."""
