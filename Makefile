@@ -61,7 +61,7 @@ tests-alone: compiled # with nothing beside it: it measures what this machine an
 	@while [ -e "$(WAIT_FOR)" ]; do sleep 1; done
 	$(BIN)/python -m pytest -rs --durations=5 -m "alone and not thorough" $(ALONE)
 
-test-quick: compiled ## without recordings, other programs, public traces, pictures and the full-screen report: 1.5 minutes
+test-quick: compiled ## without recordings, other programs, public traces, pictures and the full-screen report: 70 seconds
 	$(BIN)/python -m pytest -q -n 2 $(BY_FILE) -m quick
 
 compiled: # once, not in every process that a test starts: many run without a bytecode cache
