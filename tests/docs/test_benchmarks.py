@@ -21,6 +21,7 @@ ROOT = Path(__file__).parents[2]
         ("effects", "tests/benchmarks/PROOFS"),
         ("error_rates", "tests/benchmarks/PROOFS"),
         ("tune_errors", "tests/benchmarks/PROOFS"),
+        ("tuning", "tests/benchmarks/PROOFS"),
         ("interface", "tests/benchmarks/READING"),
         ("loading", "tests/benchmarks/READING"),
         ("cluster", "tests/benchmarks/READING"),
