@@ -149,7 +149,7 @@ def test_what_to_do_next_is_not_cut_where_there_is_room_and_repeats_no_command()
     assert len(shown.splitlines()) <= 24
 
 
-@pytest.mark.parametrize("folder", ["/work/shared/traces/of/a/long/place", "/a folder/with a blank/in its long name"])
+@pytest.mark.parametrize("folder", ["/data/shared/traces/of/a/long/place", "/a folder/with a blank/in its long name"])
 def test_a_long_path_is_shortened_before_a_command_is_cut(foreign: Report, folder: str) -> None:
     source = f"{folder}/{'deeper/' * 12}t t.json"
     command = "dptune report {} --full"
