@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
 from math import hypot
-from statistics import mean, median
+from statistics import mean
 
 from dptune import __version__
 from dptune.capture.effect import in_force
@@ -28,8 +28,9 @@ from dptune.trace.run import Run
 from dptune.whatif import needed_facts, traced_steps
 from dptune.whatif.assumptions import assumed
 from dptune.whatif.bounds import bounded
-from dptune.whatif.cpu.building import Recorded, read
+from dptune.whatif.cpu.building import read
 from dptune.whatif.cpu.changes import changed
+from dptune.whatif.cpu.held_out import held_out_share
 from dptune.whatif.cpu.median_process import computing, exchanging
 from dptune.whatif.cpu.model import StepModel
 from dptune.whatif.cpu.processes import unsure_ns
@@ -37,7 +38,6 @@ from dptune.whatif.cpu.replay import step_ns
 from dptune.whatif.cpu.step_times import untraced
 from dptune.whatif.cpu.uncertainty import slack_ns
 from dptune.whatif.cpu.uncertainty import unknown_ns as cpu_unknown_ns
-from dptune.whatif.cpu.unit_building import RecordedUnits
 from dptune.whatif.cpu.unit_building import read as read_units
 from dptune.whatif.cpu.variants import others as others_of
 from dptune.whatif.cpu.variants import variants
@@ -109,7 +109,7 @@ class RunModel:
             step_ns=step,
             replayed_ns=replayed,
             error_share=abs(replayed - step) / step,
-            held_out_share=mean(_missed(recorded, half, processes, step / recorded_ns) for half in (0, 1)),
+            held_out_share=held_out_share(recorded, processes, step / recorded_ns),
             slack_ns=slack_ns(replayed - step, others),
             measured=measured,
             facts=[*run.facts.values()],
@@ -393,15 +393,3 @@ def _changed(program: Program, changes: Mapping[str, Value], side: Side = Side.M
 
 def _replayed(model: Model) -> float:
     return model.step_ns() if isinstance(model, Program) else step_ns(model)
-
-
-def _missed(
-    recorded: Recorded | RecordedUnits, half: int, processes: Sequence[Mapping[int, Facts]], level: float
-) -> float:
-    """How far the replay of every second step is from the median of the others, as a share of that.
-
-    `level`: how many times as long as in the recorded process a step takes in the middle one of all.
-    """
-    others = [untraced(facts).durations_ns[1 - half :: 2] for facts in recorded.facts.values()]
-    scored = level * float(median(median(durations) for durations in others))
-    return abs(step_ns(computing(recorded.model(slice(half, None, 2)), processes)) - scored) / scored

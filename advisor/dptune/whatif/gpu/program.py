@@ -18,7 +18,7 @@ from statistics import fmean, median
 
 from dptune.whatif.cpu.wire import Link
 from dptune.whatif.gpu.gathers import Gather
-from dptune.whatif.gpu.graph import COMPUTING, OF_HOST, Edge, Kind, Message, Stretch
+from dptune.whatif.gpu.graph import COMPUTING, Edge, Kind, Message, Stretch, host_between_ns
 from dptune.whatif.gpu.parts import Part
 from dptune.whatif.gpu.reductions import Reduction
 from dptune.whatif.gpu.sharing import Transfer, durations
@@ -375,26 +375,7 @@ class Program:
 
     @cached_property
     def _hosts_ns(self) -> list[float | None]:
-        return [self._host_ns(step) for step in self.steps]
-
-    def _host_ns(self, step: Stretch) -> float | None:
-        """What the host does between the calls that launch a step's first operation and the next step's.
-
-        None where that is not known: a call that launched one of them was not recorded.
-        """
-        if step.calls is None:
-            return None
-        first, item = step.calls
-        worked = 0.0
-        while item > first:
-            for edge in self.edges[item]:
-                if edge.kind in OF_HOST:
-                    worked += edge.lag_ns
-                    item = edge.item
-                    break
-            else:
-                return None
-        return worked
+        return [host_between_ns(self.edges, step.calls) for step in self.steps]
 
 
 def _of_all(worked: Sequence[tuple[float, float]], recorded: Sequence[float]) -> float:
