@@ -21,7 +21,7 @@ from . import beside_each_other, installed, ordering, process_state
 # what else the machine does. CI draws the same examples each time: what it finds is of the change it tests.
 settings.register_profile(
     "quick",
-    max_examples=20,
+    max_examples=15,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],
     derandomize=os.environ.get("CI") == "true",
