@@ -56,6 +56,14 @@ def program_of(run: Run, measured: Measured, read: Sequence[RankView] = ()) -> P
     return linked(known.levelled(), measured)
 
 
+def matches_collectives(run: Run) -> bool:
+    """Whether any collective was matched on all its ranks.
+
+    Without one a program has no reductions, which is so of some ranks of a run: its traces alone tell, and fast.
+    """
+    return any(exchange.splits and exchange.message_bytes for exchange in exchanges_of(run, views_of(run)).exchanges)
+
+
 def _all_named(views: Sequence[RankView], part: str) -> bool:
     """Whether all iterators of data loaders have that in their names."""
     names = {
