@@ -8,13 +8,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from dptune.measure.figures import measure
 from dptune.measure.lanes import RankLanes
 from dptune.measure.nested import HostRanges
 from dptune.measure.rank_time import SHOWN, RunTime
+from dptune.measure.views import RankView, view
+from dptune.runfile.window import Window
 from dptune.trace import load
+from dptune.trace.events import Trace
 from dptune.trace.run import Run
 
 from .. import reading  # noqa: TID252 - tests are no installed package
+
+SAMPLES = Path(__file__).parents[2] / "sample_traces"
 
 
 @pytest.fixture(scope="module")
@@ -36,6 +42,21 @@ def test_shares_of_a_step_are_those_of_the_account(run: Run) -> None:
             for name in SHOWN:
                 spent_ns = float((shares[name] * np.diff(cuts)).sum())
                 assert spent_ns == pytest.approx(getattr(accounted.account, name), abs=step.length_ns * 1e-6)
+
+
+def test_what_measuring_looked_at_is_not_looked_at_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps and devices of each rank are found once, for the figures and for the timeline."""
+    found: list[int] = []
+
+    def counted(rank: int, trace: Trace, recorded: Window | None = None) -> RankView:
+        found.append(rank)
+        return view(rank, trace, recorded)
+
+    monkeypatch.setattr("dptune.measure.views.view", counted)
+    run = load([SAMPLES / "accumulation_without_no_sync"], cached=False)
+    measure(run)
+    RunTime(run)
+    assert sorted(found) == [0, 1]
 
 
 def test_nothing_is_known_outside_of_the_recording(run: Run) -> None:

@@ -11,21 +11,35 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import cast
 
 import numpy as np
 
 from dptune.measure.device.communicating import collective_operators
 from dptune.measure.records.parts import RanByName
-from dptune.measure.views import RankView, with_loss
+from dptune.measure.views import RankView, light_views, once_for_each, with_loss
 from dptune.measured import Loss
 from dptune.measured.collectives import UNKNOWN, kind_of
 from dptune.trace.kernels import HOST_COLLECTIVE_PREFIXES, OPTIMIZER_STEP_NAME, RANGE_CATEGORIES, Work
+from dptune.trace.run import Run
 
 _ALIKE = 0.9  # of the operations of a stream
 _OTHER_UNIT = 100  # times as long: no two devices of one run are as far apart
 _LEAST = 3  # operations of a stream: fewer may be of one rank alone, as what it logs
 _DATA_PARALLEL = ("DistributedDataParallel.forward", "FullyShardedDataParallel.forward", "FSDP::")
 _NO_TRANSFER = ("barrier", UNKNOWN)
+
+
+@once_for_each
+def complete_views(run: Run) -> tuple[RankView, ...]:
+    """Every rank of a run, by its events or by its record, as `complete` leaves them."""
+    seen = {rank_view.rank: rank_view for rank_view in light_views(run)}
+    views = [
+        seen[rank.rank] if rank.digest is None else replace(cast(RankView, rank.digest), rank=rank.rank)
+        for rank in run.every_rank
+    ]
+    return tuple(complete(views, run.world_size))
 
 
 def complete(views: Sequence[RankView], world_size: int | None) -> list[RankView]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import replace
-from typing import cast
 
 from dptune.errors import TraceError
 from dptune.measure import load, platform, straggler
@@ -18,7 +17,7 @@ from dptune.measure.communication import (
     sharding,
 )
 from dptune.measure.communication.calls import Call
-from dptune.measure.complete import complete
+from dptune.measure.complete import complete_views
 from dptune.measure.delayed import UNSEEN, delayed
 from dptune.measure.device import accounts, copies, critical, gaps, longest, matmul, memory, phases
 from dptune.measure.device.operator_kinds import memory_bound_share
@@ -49,7 +48,7 @@ from dptune.measure.steps import accumulation, groups, input_wait, noise, steady
 from dptune.measure.steps import times as steptime
 from dptune.measure.synchronous import uneven_steps
 from dptune.measure.tables import tables
-from dptune.measure.views import MANY_EVENTS, RankView, light_views, view
+from dptune.measure.views import MANY_EVENTS, RankView, view
 from dptune.measured import (
     AccumulationFigures,
     CriticalPath,
@@ -75,7 +74,7 @@ def measure(
     """
     tokens, given = given_per_step(run.record, tokens, samples)
     facts = list(run.facts.values())
-    viewed = complete(_views(run), run.world_size)
+    viewed = [*complete_views(run)]
     views, aside = steady.steady(viewed)
     accounted, cut = tails.cut_short(views)
     taken = groups.turns(views)
@@ -317,14 +316,6 @@ def _facts_of(run: Run) -> dict[int, Facts]:
     """The facts of all ranks but those of which only a record was kept."""
     digested = {rank.rank for rank in run.digested}
     return {rank: facts for rank, facts in run.facts.items() if rank not in digested}
-
-
-def _views(run: Run) -> list[RankView]:
-    seen = {rank_view.rank: rank_view for rank_view in light_views(run)}
-    return [
-        seen[rank.rank] if rank.digest is None else replace(cast(RankView, rank.digest), rank=rank.rank)
-        for rank in run.every_rank
-    ]
 
 
 def _detailed(run: Run) -> RankView | None:
