@@ -8,12 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from dptune.measure.device.operations import Operations, operations
 from dptune.measure.figures import measure
 from dptune.measure.lanes import RankLanes
 from dptune.measure.nested import HostRanges
 from dptune.measure.rank_time import SHOWN, RunTime
-from dptune.measure.views import RankView, view
-from dptune.runfile.window import Window
 from dptune.trace import load
 from dptune.trace.events import Trace
 from dptune.trace.run import Run
@@ -46,17 +45,19 @@ def test_shares_of_a_step_are_those_of_the_account(run: Run) -> None:
 
 def test_what_measuring_looked_at_is_not_looked_at_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Steps and devices of each rank are found once, for the figures and for the timeline."""
-    found: list[int] = []
+    found: list[str] = []
 
-    def counted(rank: int, trace: Trace, recorded: Window | None = None) -> RankView:
-        found.append(rank)
-        return view(rank, trace, recorded)
+    def counted(trace: Trace) -> list[Operations]:
+        found.append(Path(trace.path).name)
+        return operations(trace)
 
-    monkeypatch.setattr("dptune.measure.views.view", counted)
+    monkeypatch.setattr("dptune.measure.views.operations", counted)
     run = load([SAMPLES / "accumulation_without_no_sync"], cached=False)
     measure(run)
+    measured = len(found)
     RunTime(run)
-    assert sorted(found) == [0, 1]
+    assert {Path(rank.light.path).name for rank in run.ranks} <= {*found}
+    assert len(found) == measured
 
 
 def test_nothing_is_known_outside_of_the_recording(run: Run) -> None:
