@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -44,7 +45,10 @@ def test_shares_of_a_step_are_those_of_the_account(run: Run) -> None:
 
 
 def test_what_measuring_looked_at_is_not_looked_at_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Steps and devices of each rank are found once, for the figures and for the timeline."""
+    """Steps and devices of each rank are found once, for the figures and for the timeline.
+
+    Those of a detailed window are found once for its shapes and once for all else.
+    """
     found: list[str] = []
 
     def counted(trace: Trace) -> list[Operations]:
@@ -58,6 +62,7 @@ def test_what_measuring_looked_at_is_not_looked_at_again(monkeypatch: pytest.Mon
     RunTime(run)
     assert {Path(rank.light.path).name for rank in run.ranks} <= {*found}
     assert len(found) == measured
+    assert max(Counter(found).values()) == 2
 
 
 def test_nothing_is_known_outside_of_the_recording(run: Run) -> None:

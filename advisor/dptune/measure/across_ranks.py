@@ -72,7 +72,7 @@ def exchanges_of(run: Run, views: Sequence[RankView]) -> Exchanges:
         each
         for rank_view in views
         if not rank_view.no_steps
-        for each in heard(rank_view, ran, lambda rank: run.by_rank[rank].detailed, run.facts.get(rank_view.rank))
+        for each in heard(rank_view, ran, run.by_rank.get(rank_view.rank), run.facts.get(rank_view.rank))
     ]
     hosts = {rank_view.rank: host_of(run, rank_view.rank) for rank_view in views}
     return Exchanges(calls, ran, *matched(calls, run.world_size, hosts))

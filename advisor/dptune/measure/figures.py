@@ -48,7 +48,7 @@ from dptune.measure.steps import accumulation, groups, input_wait, noise, steady
 from dptune.measure.steps import times as steptime
 from dptune.measure.synchronous import uneven_steps
 from dptune.measure.tables import tables
-from dptune.measure.views import MANY_EVENTS, RankView, view
+from dptune.measure.views import MANY_EVENTS, RankView, detailed_view
 from dptune.measured import (
     AccumulationFigures,
     CriticalPath,
@@ -324,10 +324,9 @@ def _detailed(run: Run) -> RankView | None:
         if rank.detailed_source is None:
             continue
         try:
-            trace = rank.detailed
+            rank_view = detailed_view(rank)
         except TraceError:  # its figures then come from elsewhere, or are missing
             return None
-        rank_view = None if trace is None else view(rank.rank, trace)
         return None if rank_view is None or rank_view.no_steps else rank_view
     return None
 
@@ -356,8 +355,8 @@ def _two_detailed(run: Run, first: RankView) -> list[RankView]:
     second = next(others, None)
     views = [first]
     with contextlib.suppress(TraceError):  # then the first alone counts
-        if second is not None and first.trace.events <= MANY_EVENTS and second.detailed is not None:
-            views.append(view(second.rank, second.detailed))
+        if second is not None and first.trace.events <= MANY_EVENTS and (seen := detailed_view(second)) is not None:
+            views.append(seen)
     return views
 
 

@@ -22,7 +22,7 @@ from dptune.measured import Loss, StepBasis
 from dptune.runfile.window import Window
 from dptune.trace.columns import Columns
 from dptune.trace.events import Trace
-from dptune.trace.run import Run
+from dptune.trace.run import RankTrace, Run
 
 if TYPE_CHECKING:
     from dptune.measure.records.parts import DeviceRecord, RankRecord
@@ -155,6 +155,15 @@ def light_views(run: Run) -> tuple[RankView, ...]:
         view(rank.rank, rank.light, facts.window("light") if (facts := run.facts.get(rank.rank)) else None)
         for rank in run.ranks
     )
+
+
+@once_for_each
+def detailed_view(rank: RankTrace) -> RankView | None:
+    """The detailed window of a rank, whose steps are numbered from 0; None where it has none.
+
+    Raises TraceError where it cannot be read.
+    """
+    return None if rank.detailed is None else view(rank.rank, rank.detailed)
 
 
 def _synchronises(recorded: Window | None) -> bool | None:
