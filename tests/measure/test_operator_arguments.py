@@ -1,10 +1,11 @@
 """Sizes and autograd numbers of operators, whatever a file holds in their place, against json.loads."""
 
 import json
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 import numpy as np
 import pytest
+from msgspec.structs import asdict
 
 from dptune.measure.efficiency import inputs
 from dptune.measure.efficiency.formulas import Arguments
