@@ -16,7 +16,7 @@ import numpy as np
 from dptune.measure.communication.calls import asked
 from dptune.measure.device.operations import ENCLOSING
 from dptune.measure.device.timeline import Timeline
-from dptune.measure.host.enclosing import NOWHERE, Ranges
+from dptune.measure.host.enclosing import Ranges
 from dptune.measure.host.launches import UNLAUNCHED
 from dptune.measure.intervals import NOTHING, Intervals, Ints, first_begun
 from dptune.measure.steps.windows import OUTSIDE, Step
@@ -62,9 +62,9 @@ class HostPhases:
     def at(self, thread: Ints, time_ns: Ints) -> Ints:
         """The phase of each moment on a thread, as index of PHASES; FORWARD whatever else a script does."""
         found = np.where(np.isin(thread, self.threads), FORWARD, UNKNOWN)
-        back = np.isin(thread, self.own_threads) | (self.backward.at(thread, time_ns) != NOWHERE)
+        back = np.isin(thread, self.own_threads) | self.backward.hold(thread, time_ns)
         found[back] = BACKWARD
-        found[self.optimizer.at(thread, time_ns) != NOWHERE] = OPTIMIZER
+        found[self.optimizer.hold(thread, time_ns)] = OPTIMIZER
         return found
 
 

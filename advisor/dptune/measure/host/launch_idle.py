@@ -247,6 +247,4 @@ def _zeroing_ns(view: RankView) -> int:
 
 def _inside(columns: Columns, ranges: Ints, rows: Ints) -> Mask:
     """Which of the rows begin in one of the ranges, on its thread."""
-    return np.asarray(
-        Ranges.of_rows(columns, ranges).at(columns.thread[rows], columns.ts_ns[rows]) >= 0, dtype=np.bool_
-    )
+    return Ranges.of_rows(columns, ranges).hold(columns.thread[rows], columns.ts_ns[rows])

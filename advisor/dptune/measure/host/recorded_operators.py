@@ -44,12 +44,12 @@ class RecordedOperators:
         columns = view.trace.columns
         rows = columns.rows(OPERATOR_CATEGORIES)
         starts = columns.ts_ns[rows]
-        begin_ns = view.steps[0].start_ns
-        inside = [rows[(starts >= begin_ns) & (starts < step.end_ns)] for step in view.steps]
-        steps = sum(0 < len(step_rows) <= _MOST for step_rows in inside)
+        inside = starts >= view.steps[0].start_ns
+        counts = np.searchsorted(np.sort(starts[inside]), [step.end_ns for step in view.steps])
+        steps = int(((counts > 0) & (counts <= _MOST)).sum())
         if not steps:
             return None
-        rows = inside[steps - 1]
+        rows = rows[inside & (starts < view.steps[steps - 1].end_ns)]
         try:
             read = OperatorArguments.reading(view.trace, rows)
         except TraceError:
