@@ -135,7 +135,7 @@ _ON_GPUS = {
     "syncs.": "the script does not depend on results it waited for",
 }
 UNMATCHED = "collectives that were not matched on all ranks take as long as recorded, waiting included"
-UNVALIDATED = "GPU predictions have been checked against measured steps for batch and bucket sizes only, on one H200"
+UNVALIDATED = "GPU predictions have been checked against measured steps on one H200 only"
 # Changes of what exchanges that the model does not move would take, too.
 _OF_THE_LINK = ("link.", "straggler.", *TOPOLOGY)
 
