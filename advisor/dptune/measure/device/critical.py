@@ -14,6 +14,7 @@ Traces seldom tell which other stream an operation waited for. Where the one bef
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -132,6 +133,24 @@ class _Path:
             self.at = start_ns
 
 
+class _Listed(NamedTuple):
+    """What a path asks for one by one, as lists: by operation its begin, end and row, `Walk.all_waited_for` (the
+    operation, and the call with its begin and end); then `by_end` and `ends` of the walk, and when the host is held.
+    """
+
+    begins: list[int]
+    ends: list[int]
+    rows: list[int]
+    over: list[int]
+    called: list[int]
+    call_begins: list[int]
+    call_ends: list[int]
+    by_end: list[int]
+    ends_in_order: list[int]
+    held_begins: list[int]
+    held_ends: list[int]
+
+
 @dataclass(frozen=True, eq=False)
 class Walk:
     """The operations of a device in order of their begin. `before` is the one before each on its stream, -1 for none.
@@ -182,19 +201,19 @@ class Walk:
         path = _Path(window.end_ns, window.start_ns)
         beginning = self._beginning(window.end_ns)  # an operation of which it is asked why it did not begin earlier
         over = self.last(window.end_ns) if beginning == _NONE else _NONE  # or one that was waited for
-        begins, ends, rows, waited_for = self._listed
+        listed = self._listed
         while path.at > window.start_ns:
             if over != _NONE:
-                path.back_to(ends[over], "queued_ns")
-                path.back_to(begins[over], self.kinds[over], rows[over])
+                path.back_to(listed.ends[over], "queued_ns")
+                path.back_to(listed.begins[over], self.kinds[over], listed.rows[over])
                 beginning, over = over, _NONE
             elif beginning != _NONE:
-                over, called = waited_for[beginning]
-                if called != UNLAUNCHED:
-                    call_end = int(self.columns.ts_ns[called] + self.columns.dur_ns[called])
+                over = listed.over[beginning]
+                if listed.called[beginning] != UNLAUNCHED:
+                    call_end = listed.call_ends[beginning]
                     if path.at - call_end > LATENCY_NS:  # something else held it, as in the account
                         path.back_to(call_end, "queued_ns")
-                    path.back_to(int(self.columns.ts_ns[called]), "latency_ns")
+                    path.back_to(listed.call_begins[beginning], "latency_ns")
                 elif over == _NONE:
                     path.back_to(window.start_ns, "unexplained_ns")
                 beginning = _NONE
@@ -204,33 +223,36 @@ class Walk:
 
     def _on_host(self, path: _Path) -> int:
         """From where the host goes on, back to the call that held it, and to what that waited for; -1 for nothing."""
-        call = int(np.searchsorted(self.held.end_ns, path.at, side="right")) - 1
+        listed = self._listed
+        call = bisect_right(listed.held_ends, path.at) - 1
         if call < 0:
             path.back_to(path.least, "host_ns")
             return _NONE
-        begun, ended = int(self.held.start_ns[call]), int(self.held.end_ns[call])
+        begun, ended = listed.held_begins[call], listed.held_ends[call]
         path.back_to(ended, "host_ns")
         over = self.copied.get(ended, self.last(ended))
-        waited = over != _NONE and int(self.end[over]) > begun
-        path.back_to(int(self.end[over]) if waited else begun, "sync_ns")
+        waited = over != _NONE and listed.ends[over] > begun
+        path.back_to(listed.ends[over] if waited else begun, "sync_ns")
         return over if waited else _NONE
 
     def _beginning(self, at: int) -> int:
         """The operation that begins at a moment; -1 for none."""
-        first = int(np.searchsorted(self.begin, at))
-        return first if first < len(self.begin) and int(self.begin[first]) == at else _NONE
+        begins = self._listed.begins
+        first = bisect_left(begins, at)
+        return first if first < len(begins) and begins[first] == at else _NONE
 
     def last(self, at: int) -> int:
         """The operation that ended last, up to a moment; -1 for none."""
-        place = int(np.searchsorted(self.ends, at, side="right")) - 1
-        return int(self.by_end[place]) if place >= 0 else _NONE
+        place = bisect_right(self._listed.ends_in_order, at) - 1
+        return self._listed.by_end[place] if place >= 0 else _NONE
 
     @cached_property
-    def _listed(self) -> tuple[list[int], list[int], list[int], list[tuple[int, int]]]:
-        """By operation its begin, end and row, and of `all_waited_for`: a path asks for them one by one."""
+    def _listed(self) -> _Listed:
         over, called = self.all_waited_for
-        pairs = list(zip(over.tolist(), called.tolist(), strict=True))
-        return self.begin.tolist(), self.end.tolist(), self.rows.tolist(), pairs
+        columns, held = self.columns, self.held
+        calls = columns.ts_ns[called], columns.ends(called)
+        operations = self.begin, self.end, self.rows, over, called, *calls, self.by_end, self.ends
+        return _Listed(*(each.tolist() for each in (*operations, held.start_ns, held.end_ns)))
 
     @cached_property
     def all_waited_for(self) -> tuple[Ints, Ints]:

@@ -6,8 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
-from operator import eq
+from functools import cached_property
 
 import numpy as np
 
@@ -196,8 +195,10 @@ def _calls(waits: Sequence[_Waits], names: Sequence[str]) -> Counter[str]:
     found: Counter[str] = Counter()
     for rank_waits in {wait.view.rank: wait for wait in waits}.values():
         operators = rank_waits.inside[rank_waits.columns.of_category(OPERATOR_CATEGORIES, rank_waits.inside)]
-        for name in names:
-            found[name] += int(rank_waits.columns.named(partial(eq, name), operators).sum())
+        counts = np.bincount(rank_waits.columns.name_id[operators], minlength=len(rank_waits.columns.names))
+        for number in np.flatnonzero(counts).tolist():
+            if (name := rank_waits.columns.names[number]) in names:
+                found[name] += int(counts[number])
     return found
 
 
