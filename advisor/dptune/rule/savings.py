@@ -56,7 +56,7 @@ class RunView(RanksView):
 
     def part_at(self, name: str, at: str, where: str) -> float | None:
         """The part of a function's time in which a line is on the stack; None where the function was not sampled."""
-        return part_at(self.facts, name, at.rpartition(":")[0] or at, where)
+        return part_at(self.facts, name, at, where)
 
     def bound(self, low_share: float, high_share: float, how: str, *, in_few_steps: bool = False) -> Saving:
         """A saving between two shares of the step that is an upper bound.
