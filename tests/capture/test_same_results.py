@@ -86,6 +86,10 @@ def dropped(model):
     return model(nn.functional.dropout(FIXED)).mean()
 
 
+def undropped(model):
+    return (nn.functional.dropout(FIXED.exp(), 0.5, training=False) @ FIXED @ model(torch.rand(64, 64))).mean()
+
+
 def noisy(model):
     return (model(torch.rand(64, 64)) * (torch.rand(64, 64) > 0.5)).mean()
 
@@ -133,6 +137,17 @@ def made_and_filled(model):
 )
 def test_nothing_where_inputs_or_values_change(step):
     assert found(step) == []
+
+
+def test_dropout_in_evaluation_mode_draws_nothing():
+    (facts,) = found(undropped)
+    assert facts.calls == 2
+    layers = nn.Sequential(nn.Linear(64, 64), nn.Dropout(0.5), nn.Linear(64, 64)).requires_grad_(False)
+    (facts,) = found(lambda model: (model(torch.rand(64, 64)) * layers(FIXED)).mean())
+    assert facts.calls == 1  # the first layer alone
+    layers.eval()
+    (facts,) = found(lambda model: (model(torch.rand(64, 64)) * layers(FIXED)).mean())
+    assert facts.calls == 2
 
 
 def test_tests_of_weights_that_a_fused_optimizer_changes_are_not_the_same():
