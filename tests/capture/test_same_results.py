@@ -11,6 +11,7 @@ import torch
 from torch import nn, overrides
 
 from dptune.capture.injected.observe import same_results
+from dptune.capture.injected.observe.module_calls import ModuleCalls
 from dptune.capture.injected.observe.same_results import SameResults
 from dptune.capture.injected.observe.value_numbers import ValueNumbers
 
@@ -148,6 +149,17 @@ def test_dropout_in_evaluation_mode_draws_nothing():
     layers.eval()
     (facts,) = found(lambda model: (model(torch.rand(64, 64)) * layers(FIXED)).mean())
     assert facts.calls == 2
+
+
+def test_modules_whose_calls_are_shown_to_observers():
+    layer, calls = nn.Linear(64, 64).requires_grad_(False), ModuleCalls()
+    calls.before(layer, lambda *_: None)
+    calls.begin()
+    try:
+        (facts,) = found(lambda model: (model(torch.rand(64, 64)) * layer(FIXED)).mean())
+    finally:
+        calls.end()
+    assert facts.operators == ["linear"]
 
 
 def test_tests_of_weights_that_a_fused_optimizer_changes_are_not_the_same():
