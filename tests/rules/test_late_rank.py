@@ -139,7 +139,10 @@ def test_a_step_saves_at_most_all_but_what_the_others_do(ask, make_measured, mak
     ]
     run = make_measured(straggler=late(), lags_ms=lags(3, 3, 3, 3, 3), causes={1: (cause, 0.95)}, device="cpu")
     (advice,) = ask("DP701", run, ranks)
-    assert (advice.saves.basis, advice.saves.high_share) == ("bound", pytest.approx(high))
+    assert advice.saves.high_share == pytest.approx(high)
+    longer = 0.8 - forward_ms / 10  # than rank 0; more compute may move there
+    predicted = ("timed", pytest.approx(0.8 * longer)) if cause == "host" else ("bound", 0)
+    assert (advice.saves.basis, advice.saves.low_share) == predicted
 
 
 @pytest.mark.parametrize(

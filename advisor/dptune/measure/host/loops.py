@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from dptune.measure.host.enclosing import NOWHERE, Ranges
 from dptune.measure.host.module_loops import module_loops
 from dptune.measure.host.operator_compute import least_compute
-from dptune.measure.host.pieces import Pieces, alike
+from dptune.measure.host.pieces import Pieces
 from dptune.measure.host.recorded_operators import RecordedOperators
 from dptune.measure.host.stacks import Stacks
 from dptune.measure.intervals import Intervals, Ints
@@ -76,7 +76,7 @@ def loops(
     phases: Mapping[CodePhase, Intervals],
 ) -> dict[str, Loop]:
     """By function the loops of a rank, but what the data loader runs. `spent` is the time of each piece, ns."""
-    columns, direct = view.columns, stacks.direct
+    columns, direct, name_of = view.columns, stacks.direct, stacks.function_names.of
     starts = np.array([step.start_ns for step in view.steps], dtype=np.int64)
     ends = view.steps[-1].end_ns
     begins = columns.ts_ns[np.array([row for row, _, _ in direct], dtype=np.int64)]
@@ -90,11 +90,11 @@ def loops(
     repeated: dict[str, dict[str, list[list[int]]]] = defaultdict(lambda: defaultdict(list))
     for (function, _, operator), called in runs.items():
         if _rounds(called) >= LEAST_REPEATS:
-            repeated[alike(columns.name(function))][operator].append([row for row, _ in called])
+            repeated[name_of(columns.name(function))][operator].append([row for row, _ in called])
     for function, cells in _cells(view, stacks.functions):
-        repeated[alike(columns.name(function))][columns.name(cells[0])].append(cells)
+        repeated[name_of(columns.name(function))][columns.name(cells[0])].append(cells)
     called_modules = module_loops(view, stacks, phases, LEAST_REPEATS)
-    over = {alike(columns.name(row)) for row in stacks.crossing}
+    over = {name_of(columns.name(row)) for row in stacks.crossing}
     recorded = RecordedOperators.of(view) if repeated or called_modules else None
     of_modules = {
         function: replace(

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from dptune.measure.host.outermost import calls
-from dptune.measure.host.pieces import alike
 from dptune.measure.host.stacks import Stacks
 from dptune.measure.intervals import Intervals, Ints
 from dptune.measure.views import RankView
@@ -55,7 +54,7 @@ def module_loops(
         if view.host.loading.hold(begin)[0] or backward.lengths(begin, end)[0]:
             continue
         inside = _inside(view, np.array(rows, dtype=np.int64), operators)
-        name = alike(columns.name(function))
+        name = stacks.function_names.of(columns.name(function))
         loop = found[name]
         by_name: dict[str, list[int]] = defaultdict(list)
         for row in inside.tolist():

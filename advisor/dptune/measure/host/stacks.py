@@ -13,8 +13,9 @@ from dptune.measure.device.phases import bounds
 from dptune.measure.host.callers import PYTHON_CATEGORIES
 from dptune.measure.host.enclosing import NOWHERE, Ranges
 from dptune.measure.host.frames import is_scripts, library_named
+from dptune.measure.host.function_names import FunctionNames, function_names
 from dptune.measure.host.nesting import Nesting
-from dptune.measure.host.pieces import Pieces, alike
+from dptune.measure.host.pieces import Pieces
 from dptune.measure.host.training import training
 from dptune.measure.intervals import Intervals, Ints, Mask
 from dptune.measure.views import RankView
@@ -144,7 +145,9 @@ class Stacks:
         within = (first == last) & (first > 0)
         whole = kinds["user"] & within & (trains == 0)
         users, names = kinds["user"], columns.names_of(rows)
-        self.lines = _lines(columns.names[name] for name in dict.fromkeys(columns.name_id[rows[users]].tolist()))
+        self.function_names = function_names(view)
+        frames = (columns.names[name] for name in dict.fromkeys(columns.name_id[rows[users]].tolist()))
+        self.lines = _lines(frames, self.function_names)
         self.functions = rows[users & within]
         self.crossing = frozenset(rows[users & ~within].tolist())  # functions that last longer than a step
         library_names, library = _libraries(columns, rows)
@@ -227,12 +230,12 @@ class Stacks:
         if user == NOWHERE or around.recorders[place]:
             return None
         part = self._part(int(around.below[place]), in_operator=bool(around.operator[place]))
-        name = alike(self._names[user])
+        name = self.function_names.of(self._names[user])
         if phase in TRAINING:
             return None if around.operator[place] or around.torchs[place] else (Site(name, "", phase), part)
         if whole == NOWHERE:
             return Site(name, part, phase, self._libraries[around.library[place]]), part
-        return Site(alike(self._names[whole]), "", phase), part if whole == user else name
+        return Site(self.function_names.of(self._names[whole]), "", phase), part if whole == user else name
 
     def _part(self, below: int, *, in_operator: bool) -> str:
         """What a function of the user spends the time in: a function that it calls, operators, or Python itself."""
@@ -273,12 +276,12 @@ def _passes_on(frame: str) -> bool:
     return _DECORATOR.search(frame) is not None or _PASSING.match(frame) is not None
 
 
-def _lines(frames: Iterable[str]) -> dict[str, int]:
+def _lines(frames: Iterable[str], names: FunctionNames) -> dict[str, int]:
     """By function the line that it begins at: the first, for what ran as recording began has the one it stood at."""
     found: dict[str, int] = {}
     for frame in frames:
         match = _FRAME.match(frame)
         if match:
-            name = alike(frame)
+            name = names.of(frame)
             found[name] = min(int(match["line"]), found.get(name, int(match["line"])))
     return found

@@ -27,12 +27,13 @@ from dptune.measure.host.decompositions import decompositions
 from dptune.measure.host.double_operators import double_functions
 from dptune.measure.host.enclosing import NOWHERE
 from dptune.measure.host.full_sorts import full_sorts
+from dptune.measure.host.function_names import file_and_name
 from dptune.measure.host.loops import Loop, loops
 from dptune.measure.host.memory_bound import memory_bound_functions
 from dptune.measure.host.norms import norm_use
 from dptune.measure.host.one_hot_products import one_hot_products
 from dptune.measure.host.output_losses import output_losses
-from dptune.measure.host.pieces import Pieces, alike, pieces
+from dptune.measure.host.pieces import Pieces, pieces
 from dptune.measure.host.slice_gradients import slice_gradients
 from dptune.measure.host.stacks import TRAINING, Site, Stacks
 from dptune.measure.host.training import training
@@ -135,10 +136,10 @@ class _Rank:
         mostly = {site: max(of_site, key=lambda part: of_site[part]) for site, of_site in parts.items()}
         shares = {site: inside_ns[places[site]] / sum(of_site.values()) for site, of_site in parts.items()}
         looping = loops(view, stacks, found, spent, phases)
-        runs: Counter[str] = Counter()
+        names, runs = stacks.function_names, Counter[str]()
         functions = np.bincount(columns.name_id[stacks.functions], minlength=len(columns.names))
         for name_id in np.flatnonzero(functions).tolist():
-            runs[alike(columns.names[name_id])] += int(functions[name_id])
+            runs[names.of(columns.names[name_id])] += int(functions[name_id])
         calls = stacks.calls(view)
         return cls(len(view.steps), step_ns, cost_ns, mostly, shares, stacks.lines, calls, looping, runs)
 
@@ -188,7 +189,7 @@ def _loops(ranks: Mapping[int, _Rank]) -> list[OperatorLoop]:
         shares = {at: rank.loops[function].cost_ns / rank.step_ns for at, rank in having.items()}
         most = max(shares, key=lambda at: shares[at])
         loop, line = ranks[most].loops[function], ranks[most].lines.get(function)
-        file, _, name = function.partition(": ")
+        file, name = file_and_name(function)
         if shares[most] >= LEAST_SHARE:
             found.append(
                 OperatorLoop(
@@ -217,7 +218,7 @@ def _loops(ranks: Mapping[int, _Rank]) -> list[OperatorLoop]:
 def _figures(site: Site, ranks: Mapping[int, _Rank]) -> CodeSite:
     shares = {number: rank.cost_ns[site] / rank.step_ns for number, rank in ranks.items() if site in rank.cost_ns}
     most = max(shares, key=lambda number: shares[number])
-    file, _, name = site.function.partition(": ")
+    file, name = file_and_name(site.function)
     line = ranks[most].lines.get(site.function)
     mostly = site.part or ranks[most].mostly[site]
     called = ranks[most].calls.get(site, [])
