@@ -20,7 +20,7 @@ from dptune.knobs import Value
 from dptune.measured import Missing
 from dptune.whatif.cpu.unit_changes import grouped
 from dptune.whatif.cpu.wire import Link
-from dptune.whatif.gpu.assumed import Assumed, Side
+from dptune.whatif.gpu.assumed import Side
 from dptune.whatif.gpu.gathers import Gather
 from dptune.whatif.gpu.graph import Edge, Kind, Message
 from dptune.whatif.gpu.ordering import ordered
@@ -32,9 +32,6 @@ from dptune.whatif.gpu.unit_editing import NO_REDUCTIONS, UnitEdit, calls_of_com
 from dptune.whatif.gpu.unit_reductions import UnitReduction
 
 ROOT = ""  # the name of the unit that holds what no other does
-# Of the host's time in hooks: what each unit takes whatever it holds. On CPUs 0.4 ms of 0.4 ms and 0.04 ms per tensor,
-# of which a block of a transformer has 12 (`whatif/cpu/units.py`).
-_PER_UNIT = Assumed(0.2, 0.5, 1.0)
 _SMALLER = "a GPU trace does not show when smaller units would be used: set fsdp.units to 1 to {}"
 
 
@@ -103,7 +100,8 @@ class _Merging:
         for reductions in reductions_of(self.before):
             units += self._reduced(edit, reductions, messages)
         before, after = len(self.group), len(set(self.group.values()))
-        share = _PER_UNIT.at(side) * (1 - after / before)
+        gone = 1 - after / before
+        share = self.before.unit_share.at(side) * gone
         hooks_ns = self.before.spent_ns.get(Part.UNIT_HOOKS, {})
         edit.spending({place: share * spent for place, spent in hooks_ns.items()})
         left_ns = {place: (1 - share) * spent for place, spent in hooks_ns.items()}
@@ -113,6 +111,7 @@ class _Merging:
                 spent_ns={**self.before.spent_ns, Part.UNIT_HOOKS: left_ns},
                 gathers=sorted(gathers, key=lambda gather: gather.call),
                 unit_reductions=sorted(units, key=lambda unit: unit.call),
+                unit_share=self.before.unit_share.without(gone),
             )
         )
 
