@@ -17,8 +17,9 @@ from typing import cast
 import numpy as np
 
 from dptune.measure.device.communicating import collective_operators
+from dptune.measure.once import once_for_each
 from dptune.measure.records.parts import RanByName
-from dptune.measure.views import RankView, light_views, once_for_each, with_loss
+from dptune.measure.views import RankView, light_views, with_loss
 from dptune.measured import Loss
 from dptune.measured.collectives import UNKNOWN, kind_of
 from dptune.trace.kernels import HOST_COLLECTIVE_PREFIXES, OPTIMIZER_STEP_NAME, RANGE_CATEGORIES, Work
