@@ -16,7 +16,7 @@ from dptune.measure.host.callers import PYTHON_CATEGORIES
 from dptune.measure.host.enclosing import NOWHERE, Ranges
 from dptune.measure.host.launches import UNLAUNCHED
 from dptune.measure.host.queued import queued_steps
-from dptune.measure.intervals import Intervals, Ints, Mask
+from dptune.measure.intervals import Intervals, Ints, Mask, distinct
 from dptune.measure.steps.windows import OUTSIDE
 from dptune.measure.views import DeviceView, RankView
 from dptune.measured import IdlePart, LaunchIdleFigures, OptimizerLaunches
@@ -177,7 +177,7 @@ class _Waits:
             operators = operators[columns.thread[operators] == number]
             asked = (thread == number) & (launch != UNLAUNCHED)
             gaps = Intervals.union(self.gaps.start_ns[asked], self.gaps.end_ns[asked])
-            cuts = np.unique(
+            cuts = distinct(
                 np.concatenate((columns.ts_ns[operators], columns.ends(operators), gaps.start_ns, gaps.end_ns))
             )
             length = gaps.lengths(cuts[:-1], cuts[1:])
@@ -216,7 +216,7 @@ def _optimizer(waits: Sequence[_Waits], idle_ns: int, steps: int) -> OptimizerLa
             & (wait.device.launched_in != OUTSIDE)
             & (operations.work <= Work.COMMUNICATION)
         )
-        calls = np.unique(operations.launch[counted])
+        calls = distinct(operations.launch[counted])
         inside = _inside(columns, ranges, calls)
         launched, launches = launched + len(calls), launches + int(inside.sum())
         zeroing += int(_inside(columns, columns.rows(RANGE_CATEGORIES, _ZEROING.match), calls).sum())
