@@ -4,7 +4,7 @@ import pytest
 
 from dptune.measured import OperatorLoop, UserCodeFigures
 from dptune.runfile.loader import LoaderFacts
-from dptune.runfile.row_calls import RowCallsFacts
+from dptune.runfile.row_calls import RowCallsFacts, SliceCallsFacts
 from dptune.runfile.window import SampledFacts, Window
 
 
@@ -331,3 +331,33 @@ def test_what_is_repeated_is_a_part_of_the_function(ask, make_measured, make_fac
     own[0].row_calls = []
     collect = {"name": "collect", "at": "train.py:77", "rank": 0, "share": share}
     assert len(ask("DP610", looping(make_measured, **collect), own)) == told
+
+
+def of_slices(make_facts, **changed):
+    found = {"function": "Net.nt_xent", "at": "loss.py:20", "where": "loss.py:25", "module": "Sequential", "slices": 6}
+    return make_facts(slice_calls=[SliceCallsFacts(**{**found, "calls": 6, **changed})])
+
+
+def test_a_module_that_is_called_for_one_slice_after_the_other(ask, make_measured, make_facts):
+    run = looping(make_measured, module="Sequential", repeats=6.0, share=0.3, alone=False)
+    (advice,) = ask("DP610", run, [of_slices(make_facts)])
+    assert advice.title == (
+        "`nt_xent` (loss.py:25) calls Sequential 6 times in a Python loop, 30 % of the step: the calls are for slices "
+        "of one tensor and none needs the one before, so use one call for all slices"
+    )
+    assert (advice.impact, advice.confidence, advice.numerics) == ("high", "medium", "same")
+    (of_norms,) = ask("DP610", run, [of_slices(make_facts, norms=True)])
+    assert (of_norms.numerics, of_norms.watch.startswith("BatchNorm layers then")) == ("changes", True)
+
+
+@pytest.mark.parametrize("changed", [{"at": "loss.py:50"}, {"module": "Linear"}, {"function": "Net.forward"}])
+def test_few_calls_of_a_module_are_no_loop_where_slices_are_others(ask, make_measured, make_facts, changed):
+    run = looping(make_measured, module="Sequential", repeats=6.0, share=0.3, alone=False)
+    assert ask("DP610", run, [of_slices(make_facts, **changed)]) == []
+    assert ask("DP610", run, [make_facts()]) == []
+
+
+def test_few_calls_that_mostly_compute_are_no_loop(ask, make_measured, make_facts):
+    computing = {"computed_share": 0.9, "least_computed_share": 0.8, "least_computed_ns": 100}
+    run = looping(make_measured, module="Sequential", repeats=6.0, share=0.3, alone=False, **computing)
+    assert ask("DP610", run, [of_slices(make_facts)]) == []

@@ -5,13 +5,14 @@
 Functions of the script that call one operator 16 times or more per call, directly and not through modules, in the
 detailed window. Their share of the step comes from stack samples of untraced steps, because the profiler slows loops of
 small operators most. Functions that call the same module 16 times or more count too, for example `self.net(row)` for
-each row, unless they evaluate or run backward passes. Time in a function that is reported itself is not counted again
-for its caller. With too few samples, or for a function that runs the training loop itself, the share is the host time
-of these operators and of the Python between them. Cells of recurrent networks (`nn.LSTMCell`) count although modules
-call them. A function whose repeated operators take less than a tenth of its time is left out: it does other things in
-the loop. Loops inside a library that the function calls, for example over tokens in `generate`, do not count. Loops
-over parameters are reported by `per-tensor-loops`, those of an optimizer's step by `unfused-optimizer`, slow data
-loading by the input rules.
+each row, unless they evaluate or run backward passes between the calls. Four calls are enough if each is for another
+slice of one tensor, none needs the one before by the source of the loop, and most of their time is not compute. Time in
+a function that is reported itself is not counted again for its caller. With too few samples, or for a function that
+runs the training loop itself, the share is the host time of these operators and of the Python between them. Cells of
+recurrent networks (`nn.LSTMCell`) count although modules call them. A function whose repeated operators take less than
+a tenth of its time is left out: it does other things in the loop. Loops inside a library that the function calls, for
+example over tokens in `generate`, do not count. Loops over parameters are reported by `per-tensor-loops`, those of an
+optimizer's step by `unfused-optimizer`, slow data loading by the input rules.
 
 ## Why it matters
 
@@ -25,6 +26,7 @@ whole batch pays that cost once.
   `torch.cdist`. Over samples: one call on the whole batch; use
   `torch.gather`, `index_select` or a mask to pick; `torch.bincount`, `scatter_add_` or `index_add_` to count.
 - Over a list of states: `torch.stack` them and call the model once.
+- Over slices of one tensor, such as the frames of a clip: `model(x.flatten(0, 1)).unflatten(0, x.shape[:2])`.
 - Over positions with `nn.LSTMCell`, `nn.GRUCell` or `nn.RNNCell`: `nn.LSTM`, `nn.GRU` or `nn.RNN`, which run the whole
   sequence in one call. The weights are the same: copy `weight_ih` to `weight_ih_l0`, and so on.
 - For values that never change (a table of positions): compute them once and keep them as a buffer.
@@ -78,7 +80,7 @@ from math import hypot
 
 from dptune.advice import Advice, Confidence, Evidence, Saving
 from dptune.measured import OperatorLoop, digits
-from dptune.rule import Rule, RunView, Share, Threshold
+from dptune.rule import Rule, RunView, Share, SliceCallsFacts, Threshold
 from dptune_rules.call_paths import call_path_evidence
 from dptune_rules.host.row_calls import covered, row_calls
 
@@ -109,8 +111,10 @@ LAYERS = {
     "aten::rnn_relu_cell": 'nn.RNN(nonlinearity="relu")',
 }  # a layer that runs all cells in one call
 IF_APART = "use one call if none needs the result of the one before"
+OF_SLICES = "the calls are for slices of one tensor and none needs the one before, so use one call for all slices"
 SLICES = "DP622"  # which reports what the slices of a loop take
 TIMES_SLICES = 1.5  # as long as its slices: without them, the loop still takes a third of its time
+LEAST_CALLS = 16  # of a module, if nothing else shows that calls are independent
 BACKWARD_ERROR = 0.3  # relative, of the backward pass, which only traced steps show
 
 RULE = Rule(
@@ -136,6 +140,7 @@ def check(run: RunView) -> Iterator[Advice]:
         return  # as uncovered-cost: whatever the script does takes less
     found = run.measured.user_code
     loops = [loop for loop in found.loops if f"{loop.name} at {loop.at}" not in _of_optimizers(run)]
+    loops = [loop for loop in loops if not loop.module or loop.repeats >= LEAST_CALLS or _by_slice(run, loop)]
     loops = [loop for loop in loops if not covered(run, loop.name, loop.at) and _takes_its_part(run, loop)]
     loops = [loop.model_copy(update={"share": _share(run, loop)}) for loop in loops]
     worth = [loop for loop in loops if run.impact(loop.share, WORTH_SHARE)]
@@ -228,6 +233,24 @@ def _is_by_sample(run: RunView, loop: OperatorLoop) -> bool:
     return loop.alone and any(batch and batch > 1 and not loop.repeats % batch for batch in batches)
 
 
+def _by_slice(run: RunView, loop: OperatorLoop) -> bool:
+    """Whether its calls are for one slice each, and cost more than their compute."""
+    return _slices(run, loop) is not None and not _computes(run, loop)
+
+
+def _slices(run: RunView, loop: OperatorLoop) -> SliceCallsFacts | None:
+    """The calls of its module with one slice of a tensor each, none of which needs the one before."""
+    found = (each for facts in run.facts for each in facts.slice_calls)
+    return next(
+        (
+            each
+            for each in found
+            if (each.function.rpartition(".")[2], each.at, each.module) == (loop.name, loop.at, loop.module)
+        ),
+        None,
+    )
+
+
 def _computes(run: RunView, loop: OperatorLoop) -> bool:
     """Whether most of it is compute that one call for the whole batch also needs; checks need no compute."""
     computed = _least_computed_share(loop)
@@ -293,11 +316,22 @@ def _watch(loop: OperatorLoop, collects: bool, computes: bool, copies: bool) -> 
     )
 
 
+def _watch_slices(slices: SliceCallsFacts) -> str:
+    norms = "BatchNorm layers then normalize over all slices at once. " if slices.norms else ""
+    return (
+        f"{norms}Flatten the dimension that is sliced into that of the batch (`x.flatten(0, 1)`), call "
+        f"`{slices.module}` once, and restore it in the output with `unflatten`. Results agree up to floating-point "
+        "rounding."
+    )
+
+
 def _advice(run: RunView, loop: OperatorLoop, called: Sequence[tuple[str, str]], confidence: Confidence) -> Advice:
     where = run.hottest_line(loop.name, loop.at) or loop.at
     times = 1 + BACKWARD_TIMES if loop.phase == "forward" and loop.backward else 1
     collects = run.collects_experience(loop.name, "" if loop.crossing else loop.at)
-    unsure = bool(loop.module) and not _is_by_sample(run, loop)
+    slices = _slices(run, loop) if loop.module and not _computes(run, loop) else None
+    where = slices.where if slices else where
+    unsure = bool(loop.module) and not slices and not _is_by_sample(run, loop)
     copies = _copies(run, loop)
     computes = not copies and _computes(run, loop)
     most = "the loop" + (", plus twice its time in the backward pass" if times > 1 else "")
@@ -314,7 +348,7 @@ def _advice(run: RunView, loop: OperatorLoop, called: Sequence[tuple[str, str]],
         kind=RULE.kind,
         impact=impact,
         title=f"`{loop.name}` ({where}) calls {what} {loop.repeats:,.0f} times in a Python loop, {share}"
-        + ("" if collects else f": {IF_APART if unsure else _remedy(loop, computes, copies)}"),
+        + ("" if collects else f": {IF_APART if unsure else OF_SLICES if slices else _remedy(loop, computes, copies)}"),
         why=_why(loop, computes, copies, goes_back=times > 1),
         changes=[],
         saves=saves,
@@ -329,7 +363,7 @@ def _advice(run: RunView, loop: OperatorLoop, called: Sequence[tuple[str, str]],
             ),
             *([] if loop.crossing else call_path_evidence(run, loop.name, loop.at)),
         ],
-        numerics="same",
-        watch=_watch(loop, collects, computes, copies),
+        numerics="changes" if slices and slices.norms else "same",
+        watch=_watch_slices(slices) if slices else _watch(loop, collects, computes, copies),
         fingerprint=f"{RULE.code}:{loop.name}",
     )

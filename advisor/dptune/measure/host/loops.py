@@ -5,7 +5,7 @@ that calls one operator sixteen times by itself, in one run, does in Python what
 inside a library, such as the one over tokens that generates text, is not the function's own.
 
 Cells of recurrent networks are called through modules, and each needs the state of the one before: a function that
-calls sixteen in one run loops over positions. One that calls the same module sixteen times may loop over samples.
+calls sixteen in one run loops over positions. One that calls the same module again and again may loop over samples.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from dptune.trace.columns import Columns
 from dptune.trace.kernels import BACKWARD_NAME, OPERATOR_CATEGORIES, RANGE_CATEGORIES
 
 LEAST_REPEATS = 16  # more than a function writes out line by line, or a model has heads or scales
+LEAST_MODULE_REPEATS = 4  # of one module: fewer than LEAST_REPEATS say little alone
 _NODE = re.compile(r"(\w+?)Backwards?\d*$")
 _IN_PLACE = "copyslices"  # the node of any operator that writes into a part of a tensor
 CELLS = frozenset({"aten::lstm_cell", "aten::gru_cell", "aten::rnn_tanh_cell", "aten::rnn_relu_cell"})
@@ -93,7 +94,7 @@ def loops(
             repeated[name_of(columns.name(function))][operator].append([row for row, _ in called])
     for function, cells in _cells(view, stacks.functions):
         repeated[name_of(columns.name(function))][columns.name(cells[0])].append(cells)
-    called_modules = module_loops(view, stacks, phases, LEAST_REPEATS)
+    called_modules = module_loops(view, stacks, phases, LEAST_MODULE_REPEATS)
     over = {name_of(columns.name(row)) for row in stacks.crossing}
     recorded = RecordedOperators.of(view) if repeated or called_modules else None
     of_modules = {
@@ -112,7 +113,8 @@ def loops(
     return of_operators | {
         function: loop
         for function, loop in of_modules.items()
-        if function not in of_operators or loop.cost_ns > of_operators[function].cost_ns
+        if function not in of_operators
+        or (loop.repeats >= LEAST_REPEATS and loop.cost_ns > of_operators[function].cost_ns)
     }
 
 

@@ -1,7 +1,7 @@
 """Functions of the user that call the same module again and again in one run, as a loop over samples does.
 
-Layers that a model calls one after the other are different modules. A function that runs backward passes is left out:
-it may accumulate gradients over micro-batches.
+Layers that a model calls one after the other are different modules. Calls with backward passes between them are left
+out: the function may accumulate gradients over micro-batches.
 """
 
 from __future__ import annotations
@@ -50,7 +50,8 @@ def module_loops(
     operators = operators[np.argsort(columns.ts_ns[operators], kind="stable")]
     found: dict[str, ModuleLoop] = defaultdict(ModuleLoop)
     for (function, module), rows in runs.items():
-        begin, end = columns.ts_ns[[function]], columns.ends(np.array([function]))
+        called = np.array(rows, dtype=np.int64)
+        begin, end = columns.ts_ns[called].min(keepdims=True), columns.ends(called).max(keepdims=True)
         if view.host.loading.hold(begin)[0] or backward.lengths(begin, end)[0]:
             continue
         inside = _inside(view, np.array(rows, dtype=np.int64), operators)

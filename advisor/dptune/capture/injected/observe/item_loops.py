@@ -39,6 +39,12 @@ def items(frame: FrameType | None) -> tuple[FrameType, int] | None:
     return None
 
 
+def is_independent(file: str, line: int) -> bool:
+    """Whether a line is in a loop of its function whose rounds do not need the one before."""
+    loop, independent = _innermost(file, line)
+    return loop is not None and independent
+
+
 @functools.lru_cache(maxsize=256)
 def _innermost(file: str, line: int) -> tuple[ast.AST | None, bool]:
     """The innermost loop whose rounds run a line, in the innermost function, and whether they are independent."""
