@@ -23,10 +23,10 @@ def named(kind: str, unit: str) -> str:
     return f"FSDP::{kind} ({unit})" if unit else f"FSDP::{kind}"
 
 
-def hooks(tensors: Mapping[str, int], operators: str = "") -> list[Event]:
+def hooks(tensors: Mapping[str, int], operators: str = "", adding_us: float = 0.0) -> list[Event]:
     """A gather inside the hook of a module, a copy out and a reduction of each unit, in four steps.
 
-    `operators`: for each "tensor" one, a "few", or none.
+    `operators`: for each "tensor" one, a "few", or none. `adding_us`: of one for each tensor in reductions.
     """
     events, at = list[Event](), 0.0
     for _ in range(4):
@@ -36,6 +36,10 @@ def hooks(tensors: Mapping[str, int], operators: str = "") -> list[Event]:
                 events.append(annotation(named(kind, unit), at, at + took))
                 several = {"tensor": count, "few": 2, "": 0}[operators]
                 events += [operator("aten::as_strided", at + place, at + place + 0.5) for place in range(several)]
+                added = range(count if adding_us and kind == REDUCED else 0)
+                events += [
+                    operator("aten::add_", at + place * adding_us, at + (place + 1) * adding_us) for place in added
+                ]
                 if kind == GATHERED:
                     events.append(annotation(named("pre_forward", unit), at - 1.0, at + took + 1.0))
                 at += took + 5.0
@@ -67,6 +71,15 @@ def test_nothing_grows_with_tensors_where_no_operator_does(tmp_path: Path) -> No
     found = shared(tmp_path, BLOCKS, "few")
     assert (found.middle, found.most) == pytest.approx((1.0, 1.0))
     assert found.least == shared(tmp_path, BLOCKS, "tensor").middle
+
+
+def test_operators_for_each_tensor_are_none_of_what_a_unit_takes(tmp_path: Path) -> None:
+    """Shards that are added in reductions take 360 of their 540 us; nothing else grows with tensors."""
+    run = load_events(tmp_path, hooks(BLOCKS, "few", 30.0))
+    units = [UnitReduction(0, 0, unit, (), 0, (0,), (0,) * count) for unit, count in BLOCKS.items()]
+    share = unit_share([run.ranks[0].light.columns], units).middle
+    each = UNIT_US + TENSOR_US * 12
+    assert share == pytest.approx((2 * each + each - 360) / (3 * each), rel=0.01)
 
 
 def test_what_the_root_does_once_is_of_no_unit(tmp_path: Path) -> None:
