@@ -39,7 +39,7 @@ def test_many_tiny_buckets_are_to_be_raised(ask, tiny):
     # exposed communication and 10 % hidden; 2 x 50 us of it stay
     assert advice.saves.high_share == pytest.approx(0.30 + 0.10 - 2 * 50e3 / 10e6)
     assert advice.saves.high_ms == pytest.approx(3.9)
-    assert "start-ups take about 19 % of a step" in advice.title  # 38 x 50 us of 10 ms
+    assert "latency of the others is about 19 % of a step" in advice.title  # 38 x 50 us of 10 ms
     assert advice.saves.low_ms == 0
     assert advice.saves.basis == "bound"
     assert advice.saves.high_us_per_sample == pytest.approx(3900 / 64)
@@ -49,7 +49,7 @@ def test_many_tiny_buckets_are_to_be_raised(ask, tiny):
 
 def test_a_step_pays_no_more_than_is_exposed(ask, tiny):
     (advice,) = ask("DP101", *tiny(exposed=0.06))
-    assert "start-ups take about 6 % of a step" in advice.title
+    assert "latency of the others is about 6 % of a step" in advice.title
     assert advice.saves.high_share == pytest.approx(0.06 + 0.10 - 2 * 50e3 / 10e6)
     assert advice.impact == "medium"
 
@@ -127,7 +127,7 @@ def test_accumulation_repeats_the_start_ups(ask, make_measured, make_all_reduce,
     measured = make_measured(exposed_share=0.9, collectives=[make_all_reduce(TINY, 160, 10_000)], synchronised=4)
     (advice,) = ask("DP101", measured, [make_facts(ddp=[tiny_ddp()])])
     assert "in 40 all-reduces" in advice.title
-    assert "start-ups take about 15 % of a step" in advice.title  # 4 x 38 x 10 us of 10 ms
+    assert "latency of the others is about 15 % of a step" in advice.title  # 4 x 38 x 10 us of 10 ms
     assert advice.saves.high_share == pytest.approx(0.9 + 0.1 - 4 * 2 * 10e3 / 10e6)
 
 

@@ -109,7 +109,7 @@ def _reason(missed: LeftOutFacts) -> str:
     if not missed.added_later:
         return "No optimizer of this process holds them, and their values do not change."
     where = f" in {missed.added_where}" if missed.added_where else ""
-    return f"The model got them{where} after the optimizer was made, so the optimizer does not know them."
+    return f"They were added to the model{where} after the optimizer was created, so the optimizer does not hold them."
 
 
 def _remedy(missed: LeftOutFacts) -> str:

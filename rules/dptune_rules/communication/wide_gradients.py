@@ -111,7 +111,7 @@ def check(run: RunView) -> Iterator[Advice]:
         if bandwidth is None:
             raise Missing(NO_LINK) from None
         gain = exposed * bandwidth / 2 - _casting(run, sizes)
-        share, then = min(gain, saves.high_share), "16 bits are half as much to send"
+        share, then = min(gain, saves.high_share), "16 bits halve the bytes"
     else:
         if saves.low_share <= 0:
             return  # it may as well save nothing
