@@ -60,9 +60,9 @@ def module_loops(
         by_name: dict[str, list[int]] = defaultdict(list)
         for row in inside.tolist():
             by_name[columns.name(row)].append(row)
-        for operator, called in by_name.items():
-            if len(called) >= least:
-                loop.operators[operator].append(called)
+        for operator, calls in by_name.items():
+            if len(calls) >= least:
+                loop.operators[operator].append(calls)
         if len(rows) > loop.repeats:
             loop.repeats = float(len(rows))
             loop.module = module.removeprefix(_MODULE).rpartition("_")[0]
