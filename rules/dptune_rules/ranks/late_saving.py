@@ -9,9 +9,7 @@ from dptune.measured import StragglerFigures
 from dptune.rule import RunView, Share
 
 LEAST_PART = 0.8  # of the delay: a mended run saved 0.91 times it, and one that dropped samples 0.93
-LEAST_OF_BOUND = (
-    0.5  # where the busy time has less of the upper bound, the rank is late for something else, as its input
-)
+LEAST_OF_BOUND = 0.5  # with less of the upper bound in its busy time the rank waits for something else, as its input
 
 
 def without_delay(run: RunView, late: StragglerFigures, busy: Mapping[int, float], bound: Saving) -> Saving | None:
