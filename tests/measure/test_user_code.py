@@ -303,3 +303,18 @@ def test_a_comprehension_is_part_of_the_function_around_it(tmp_path):
     ]
     found = user_code([viewed(tmp_path, [python("train.py(90): main", 0, 1000 * STEPS), *each])], {})
     assert {(site.name, site.runs) for site in found.sites} == {("augment", 20), ("main", 0)}
+
+
+def test_rows_with_the_same_names_around_them_are_looked_at_once(tmp_path, monkeypatch):
+    looked_at = []
+    one = stacks.Stacks._site
+
+    def counted(self, place, phase):
+        looked_at.append(place)
+        return one(self, place, phase)
+
+    monkeypatch.setattr(stacks.Stacks, "_site", counted)
+    found = user_code([rank_view(tmp_path)], {})
+    names = {event["name"] for event in step_events(0)}
+    assert len(found.sites) > 2
+    assert 0 < len(looked_at) < 2 * len(names)
