@@ -26,9 +26,10 @@ whole batch pays that cost once.
   `torch.cdist`. Over samples: one call on the whole batch; use
   `torch.gather`, `index_select` or a mask to pick; `torch.bincount`, `scatter_add_` or `index_add_` to count.
 - Over a list of states: `torch.stack` them and call the model once.
-- Over slices of one tensor, such as the frames of a clip: `model(x.flatten(0, 1)).unflatten(0, x.shape[:2])`.
+- Over slices of one tensor, for example the frames of a clip: `model(x.flatten(0, 1)).unflatten(0, x.shape[:2])`.
 - Over positions with `nn.LSTMCell`, `nn.GRUCell` or `nn.RNNCell`: `nn.LSTM`, `nn.GRU` or `nn.RNN`, which run the whole
-  sequence in one call. The weights are the same: copy `weight_ih` to `weight_ih_l0`, and so on.
+  sequence in one call, if all inputs are known before the loop. The weights are the same: copy `weight_ih` to
+  `weight_ih_l0`, and so on.
 - For values that never change (a table of positions): compute them once and keep them as a buffer.
 - `torch.vmap` for a function of one sample.
 - For copies of a state (`copy.deepcopy(model.state_dict())`, or a comprehension that clones each tensor): copy less
@@ -57,7 +58,9 @@ gradient, and the bound is the time of the loop.
 
 ## When to leave it alone
 
-- Each iteration needs the result of the one before, in a cell that torch has no layer for: use `torch.compile`.
+- Each iteration needs the result of the one before, in a cell that torch has no layer for: use `torch.compile`. Cells
+  whose input needs the output before, as a token that is sampled, are not reported; where the source does not show it,
+  impact and confidence are low.
 - The function collects experience for reinforcement learning (`rollout`, `collect`, or one that draws actions and steps
   an environment): each action depends on the step before. The impact is then low.
 - It calls a module in a loop: the trace does not show whether a call needs the result of the one before. Unless calls
@@ -140,6 +143,8 @@ def check(run: RunView) -> Iterator[Advice]:
         return  # as uncovered-cost: whatever the script does takes less
     found = run.measured.user_code
     loops = [loop for loop in found.loops if f"{loop.name} at {loop.at}" not in _of_optimizers(run)]
+    needed = _cells(run, known=False)  # each round needs the one before
+    loops = [loop for loop in loops if loop.operator not in LAYERS or (loop.name, loop.at) not in needed]
     loops = [loop for loop in loops if not loop.module or loop.repeats >= LEAST_CALLS or _by_slice(run, loop)]
     loops = [loop for loop in loops if not covered(run, loop.name, loop.at) and _takes_its_part(run, loop)]
     loops = [loop.model_copy(update={"share": _share(run, loop)}) for loop in loops]
@@ -233,6 +238,17 @@ def _is_by_sample(run: RunView, loop: OperatorLoop) -> bool:
     return loop.alone and any(batch and batch > 1 and not loop.repeats % batch for batch in batches)
 
 
+def _inputs_known(run: RunView, loop: OperatorLoop) -> bool:
+    """Whether all inputs of its cells are known before the loop."""
+    return (loop.name, loop.at) in _cells(run, known=True)
+
+
+def _cells(run: RunView, *, known: bool) -> set[tuple[str, str]]:
+    """The loops over cells whose inputs are known before, or are not."""
+    found = (each for facts in run.facts for each in facts.cell_loops if each.inputs_known is known)
+    return {(each.function.rpartition(".")[2], each.at) for each in found}
+
+
 def _by_slice(run: RunView, loop: OperatorLoop) -> bool:
     """Whether its calls are for one slice each, and cost more than their compute."""
     return _slices(run, loop) is not None and not _computes(run, loop)
@@ -271,7 +287,10 @@ def _copies(run: RunView, loop: OperatorLoop) -> bool:
     return form is not None and form.form == "copy"
 
 
-def _remedy(loop: OperatorLoop, computes: bool, copies: bool) -> str:
+def _remedy(loop: OperatorLoop, computes: bool, copies: bool, *, unsure: bool, slices: bool) -> str:
+    if unsure or slices:
+        layer = LAYERS.get(loop.operator)
+        return OF_SLICES if slices else f"use {layer} if all inputs are known before the loop" if layer else IF_APART
     if copies:
         return "copy less often, for example once per evaluation"
     if loop.checks:
@@ -332,6 +351,7 @@ def _advice(run: RunView, loop: OperatorLoop, called: Sequence[tuple[str, str]],
     slices = _slices(run, loop) if loop.module and not _computes(run, loop) else None
     where = slices.where if slices else where
     unsure = bool(loop.module) and not slices and not _is_by_sample(run, loop)
+    unsure = unsure or (loop.operator in LAYERS and not _inputs_known(run, loop))
     copies = _copies(run, loop)
     computes = not copies and _computes(run, loop)
     most = "the loop" + (", plus twice its time in the backward pass" if times > 1 else "")
@@ -348,7 +368,7 @@ def _advice(run: RunView, loop: OperatorLoop, called: Sequence[tuple[str, str]],
         kind=RULE.kind,
         impact=impact,
         title=f"`{loop.name}` ({where}) calls {what} {loop.repeats:,.0f} times in a Python loop, {share}"
-        + ("" if collects else f": {IF_APART if unsure else OF_SLICES if slices else _remedy(loop, computes, copies)}"),
+        + ("" if collects else f": {_remedy(loop, computes, copies, unsure=unsure, slices=bool(slices))}"),
         why=_why(loop, computes, copies, goes_back=times > 1),
         changes=[],
         saves=saves,
