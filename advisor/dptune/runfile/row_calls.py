@@ -22,7 +22,7 @@ class RowCallsFacts:
 
 @dataclass
 class CellLoopFacts:
-    """A loop of the script over calls of a recurrent cell, such as `nn.LSTMCell`.
+    """A loop of the script over calls of a recurrent cell, for example `nn.LSTMCell`.
 
     `function` is the function with the loop and `at` its first line. `inputs_known`: whether the source shows that all
     inputs but the state are known before the loop.
