@@ -370,5 +370,9 @@ def test_few_calls_of_a_module_are_no_loop_where_slices_are_others(ask, make_mea
 
 def test_few_calls_that_mostly_compute_are_no_loop(ask, make_measured, make_facts):
     computing = {"computed_share": 0.9, "least_computed_share": 0.8, "least_computed_ns": 100}
-    run = looping(make_measured, module="Sequential", repeats=6.0, share=0.3, alone=False, **computing)
+    run = looping(make_measured, module="Sequential", repeats=6.0, cost_ns=13_000_000, share=0.3, **computing)
     assert ask("DP610", run, [of_slices(make_facts)]) == []
+    run = looping(make_measured, module="Sequential", repeats=6.0, cost_ns=11_000_000, share=0.3, **computing)
+    (short,) = ask("DP610", run, [of_slices(make_facts)])
+    assert (short.impact, short.saves.basis, short.saves.low_share) == ("medium", "bound", 0)
+    assert "mostly compute" not in short.title
