@@ -107,3 +107,69 @@ def test_batch_norm_sees_other_samples_then():
 @pytest.mark.parametrize("way", [recurrent, scheduled, of_others, ragged, two_frames])
 def test_calls_that_may_need_the_one_before_or_are_few(way):
     assert found(way) == []
+
+
+class Cells(nn.Module):
+    """A loop over a cell, in one of the ways below."""
+
+    def __init__(self, way):
+        super().__init__()
+        self.way = way
+        self.cell, self.head, self.embed = nn.GRUCell(4, 4), nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, x):
+        return self.way(self, x)
+
+
+def given(model, x):
+    state = torch.zeros(len(x), 4)
+    for t in range(x.size(1)):
+        state = model.cell(x[:, t], state)
+    return state
+
+
+def embedded(model, x):
+    state, states = torch.zeros(len(x), 4), []
+    for t in range(x.size(1)):
+        frame = model.embed(x[:, t])
+        state = model.cell(frame, state)
+        states.append(state)
+    return torch.stack(states)
+
+
+def fed_back(model, x):
+    state = token = torch.zeros(len(x), 4)
+    for _ in range(FRAMES):
+        state = model.cell(token, state)
+        token = model.head(state)
+    return state
+
+
+def attending(model, x):
+    state = torch.zeros(len(x), 4)
+    for t in range(x.size(1)):
+        context = (x * state[:, None]).sum(1)
+        state = model.cell(x[:, t] + context, state)
+    return state
+
+
+def masked(model, x):
+    state = torch.zeros(len(x), 4)
+    for t in range(x.size(1)):
+        state = model.cell(x[:, t], state)
+        state = state * (x[:, t, :1] > 0)
+    return state
+
+
+@pytest.mark.parametrize(
+    ("way", "known"), [(given, True), (embedded, True), (fed_back, False), (attending, False), (masked, False)]
+)
+def test_whether_the_inputs_of_cells_are_known_before_the_loop(way, known):
+    torch.manual_seed(0)
+    model, watch = Cells(way), RepeatedForward(Places(), lambda: 0, lambda *_: None)
+    watch.begin()
+    model(torch.randn(5, FRAMES, 4))
+    watch.end()
+    (facts,) = watch.slice_calls.cell_loops()
+    assert (facts.function, facts.inputs_known) == (way.__name__, known)
+    assert facts.at.endswith(f":{way.__code__.co_firstlineno}")

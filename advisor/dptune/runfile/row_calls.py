@@ -21,6 +21,19 @@ class RowCallsFacts:
 
 
 @dataclass
+class CellLoopFacts:
+    """A loop of the script over calls of a recurrent cell, for example `nn.LSTMCell`.
+
+    `function` is the function with the loop and `at` its first line. `inputs_known`: whether the source shows that all
+    inputs but the state are known before the loop.
+    """
+
+    function: str
+    at: str
+    inputs_known: bool = False
+
+
+@dataclass
 class SliceCallsFacts:
     """A loop of the script that calls a module with one slice of a tensor after the other.
 

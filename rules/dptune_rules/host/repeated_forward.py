@@ -22,8 +22,8 @@ over one fixed batch, and passes of a line search, each with other weights.
 On CPUs it also finds frozen encoders: modules that no optimizer trains, whose inputs are the batch as the loader
 prepares it, whose outputs need no gradient, which draw no random numbers, and whose weights stay the same. Reported if
 the loader draws no random numbers for the samples of its first batches, and the script plans at least two epochs. A
-frozen module whose inputs and outputs are the same in every warm-up step, such as an encoder of one prompt, is reported
-without these conditions.
+frozen module whose inputs and outputs are the same in every warm-up step, for example an encoder of one prompt, is
+reported without these conditions.
 
 ## Why it matters
 

@@ -50,8 +50,9 @@ def module_loops(
     operators = operators[np.argsort(columns.ts_ns[operators], kind="stable")]
     found: dict[str, ModuleLoop] = defaultdict(ModuleLoop)
     for (function, module), rows in runs.items():
-        called = np.array(rows, dtype=np.int64)
-        begin, end = columns.ts_ns[called].min(keepdims=True), columns.ends(called).max(keepdims=True)
+        calls_of_module: Ints = np.array(rows, dtype=np.int64)
+        begin = columns.ts_ns[calls_of_module].min(keepdims=True)
+        end = columns.ends(calls_of_module).max(keepdims=True)
         if view.host.loading.hold(begin)[0] or backward.lengths(begin, end)[0]:
             continue
         inside = _inside(view, np.array(rows, dtype=np.int64), operators)

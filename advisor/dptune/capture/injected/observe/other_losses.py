@@ -1,4 +1,4 @@
-"""Gradients that the loss of another optimizer leaves, such as a generator's in its critic, until the next step.
+"""Gradients that the loss of another optimizer leaves, for example a generator's in its critic, until the next step.
 
 A loss that trains a generator goes through the critic and leaves gradients there. The generator's optimizer steps; if
 they are not cleared by the next backward pass, the critic's step applies them as well. Networks that run before those

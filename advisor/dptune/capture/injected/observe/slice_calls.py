@@ -3,6 +3,8 @@
 In warm-up steps, calls that a function of the script makes directly, in a loop whose rounds are independent by its
 source. Each call of a loop must be given a view of one tensor, of one shape, which nothing changes between the calls,
 and no other tensor that differs between them. The module must not keep a state.
+
+Also loops over calls of a recurrent cell: whether their inputs are known before the loop.
 """
 
 from __future__ import annotations
@@ -16,10 +18,10 @@ from typing import Any
 from torch import nn
 
 from dptune.capture.injected.observe.call_contents import tensors_in
-from dptune.capture.injected.observe.item_loops import is_independent
+from dptune.capture.injected.observe.item_loops import cell_loop, is_independent
 from dptune.capture.injected.observe.places import OURS, function_name, is_the_users, relative
 from dptune.capture.injected.observe.row_calls import keeps_state
-from dptune.runfile.row_calls import SliceCallsFacts
+from dptune.runfile.row_calls import CellLoopFacts, SliceCallsFacts
 
 LEAST_SLICES = 4  # of a loop
 _NAMED = 4
@@ -57,6 +59,7 @@ class SliceCalls:
     def __init__(self) -> None:
         self._found: dict[_Key, _Loop] = {}
         self._facts: list[SliceCallsFacts] = []
+        self._cells: dict[CodeType, bool] = {}  # loops over cells: whether their inputs are known before
 
     def entered(self, module: Any, given: Any, frame: FrameType | None, after: int) -> None:
         """A module is called, after so many backward passes."""
@@ -64,6 +67,11 @@ class SliceCalls:
             frame = frame.f_back
         if frame is None:
             return
+        if isinstance(module, nn.RNNCellBase) and len(self._cells) < _MOST:
+            around = cell_loop(frame)
+            if around is not None:
+                code = _function(around[0])
+                self._cells[code] = around[1] and self._cells.get(code, True)
         key = frame.f_code, frame.f_lineno, id(module)
         loop = self._found.get(key)
         if loop is None:
@@ -74,6 +82,13 @@ class SliceCalls:
         if loop.fits and loop.module() is module:
             with contextlib.suppress(Exception):  # arguments may be anything
                 self._count(loop, given, after)
+
+    def cell_loops(self) -> list[CellLoopFacts]:
+        """The functions that loop over cells."""
+        return [
+            CellLoopFacts(function_name(code), f"{relative(code.co_filename)}:{code.co_firstlineno}", known)
+            for code, known in self._cells.items()
+        ]
 
     @staticmethod
     def _count(loop: _Loop, given: Any, after: int) -> None:
