@@ -250,3 +250,8 @@ def test_units_of_a_trace_alone_are_compared_without_the_optimizers_state(tmp_pa
         assert one["low_ns"] <= one["high_ns"]
     page = whatif(str(tmp_path), "--strategies").stdout
     assert "the size of the optimizer's state per parameter is unknown" in page
+
+
+def test_one_rank_has_nothing_to_share():
+    done = whatif(str(SAMPLES / "gpu" / "predict-base"), "--strategies")
+    assert "single rank does not communicate" in done.stdout

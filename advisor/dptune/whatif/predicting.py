@@ -147,13 +147,12 @@ def _alternatives(run: Run, measured: Measured, ground: RunModel) -> list[Strate
     if ground.model.gathers if isinstance(ground.model, Program) else ground.model.sharding is not None:
         passes = round(measured.accumulation.known("backwards_per_step") or 1)
         return of_units(ground.model, facts, ground.step_ns, ground.predict, passes)
+    link = known_link(ground.model) if isinstance(ground.model, Program) else replace(ground.model.link, lanes=1)
     floor_ns = ground.at_best_ns()
     if floor_ns is None:
         raise Missing("step time without communication is unknown")
-    if isinstance(ground.model, Program):
-        return strategies(facts, measured, known_link(ground.model), ground.step_ns, floor_ns)
-    found = strategies(facts, measured, replace(ground.model.link, lanes=1), ground.step_ns, floor_ns)
-    return with_units(found, ground.model, ground.predict)
+    found = strategies(facts, measured, link, ground.step_ns, floor_ns)
+    return found if isinstance(ground.model, Program) else with_units(found, ground.model, ground.predict)
 
 
 def search(run: Run, measured: Measured) -> WhatIf:
