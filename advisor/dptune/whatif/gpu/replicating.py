@@ -31,7 +31,7 @@ from dptune.whatif.gpu.sharding import NO_UNITS
 from dptune.whatif.gpu.unit_editing import NO_REDUCTIONS, UnitEdit, begins_of_units, calls_of_compute
 from dptune.whatif.gpu.unit_reductions import UnitReduction
 
-_WHOLE = ("float", "float32", "fp32")
+WHOLE = ("float", "float32", "fp32")
 _QUARTILE = Assumed(2, 1, 0)  # of what collectives took / what the link says: which of the three quartiles
 _LAUNCHING_NS = Assumed(300e3, 100e3, 30e3)  # from the call of a bucket's last gradient to its all-reduce
 # Of the host, with the profiler: for each gradient its hook and the launch of its copy, for each bucket its all-reduce
@@ -61,7 +61,7 @@ def replicated(program: Program, value: Value, side: Side, link: Link, caps: Cap
 def _check(program: Program) -> None:
     """Raise Missing where units do more than sharding: what that takes is not in the trace."""
     sent = [message for message in program.messages if message.kind == "all_gather"]
-    if any(message.dtype not in _WHOLE for message in sent):
+    if any(message.dtype not in WHOLE for message in sent):
         raise Missing("units are gathered in 16 bits: a GPU trace does not show how long their kernels take in fp32")
     if any(message.ranks not in (0, program.world_size) for message in sent):
         raise Missing("units are sharded within groups of ranks: a GPU trace does not show all-reduces among all ranks")
