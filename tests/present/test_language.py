@@ -19,7 +19,7 @@ AVOIDED = re.compile(
     # One word per idea: saving, results, rules, input, untraced, light and detailed, prediction, latency, create.
     r"|\bgain(?:s|ed)?\b|(?<!--)\bnumerics\b|\bchecks? (?:ran|could not)|\bloader waits?\b|steps? without the profiler"
     r"|traced (?:lightly|in detail)|\bpromised\b|\bverbs?\b"
-    r"|\b(?:does|do) not say\b|\bnothing says\b|\bhad no effect\b|\bstart-ups\b|\bstart-up (?:time )?(?:dominates|takes)"
+    r"|\b(?:do|does) not say\b|\bnothing says\b|\bhad no effect\b|\bstart-ups\b|\bstart-up (?:dominates|takes)"
     r"|\b(?:optimizer|scheduler|loader|scaler|sampler|generator)s? (?:is |was |are )?made (?:at|after|before|in)\b",
     re.IGNORECASE,
 )
