@@ -141,7 +141,7 @@ def measure(
     figures = {
         "world_size": (
             world_size,
-            "neither the recording nor the traces say how many ranks the run had",
+            "neither the recording nor the traces show how many ranks the run had",
         ),
         "backend": (backend, no_backend),
         "device_kind": (device_kind, no_device),

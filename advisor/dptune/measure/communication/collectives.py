@@ -21,13 +21,13 @@ from dptune.runfile.facts import Facts
 from dptune.trace.events import Trace
 from dptune.trace.run import RankTrace
 
-_NO_GROUP = "the trace does not say which process group"
-_NO_DTYPE = "the trace does not say which element type"
+_NO_GROUP = "the trace does not name the process group"
+_NO_DTYPE = "the trace does not name the element type"
 _UNTYPED = "the element type is missing or unknown, so message sizes in bytes are unknown"
 _ASYMMETRIC = "a rank may leave before the last one arrives, so waiting and transfer cannot be separated"
 _INCOMPLETE = "not all ranks of the group were read, their calls could not be matched, or a call has no duration"
-_NO_LINK = "how much of this kind crosses each link is not known"
-_ALONE = "it takes the traces of at least two ranks"
+_NO_LINK = "it is unknown how much of this kind crosses each link"
+_ALONE = "this needs the traces of at least two ranks"
 _UNMATCHED = "no calls of this kind and size were matched across ranks"
 _SUREST_FIRST: tuple[MatchBasis, ...] = get_args(MatchBasis)
 

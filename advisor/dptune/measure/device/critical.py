@@ -36,7 +36,7 @@ from dptune.trace.columns import Columns
 from dptune.trace.kernels import Work
 
 MOST = 8  # names that are reported
-NO_PATH = "only GPU steps have one: on a CPU the script's own thread is it, and the account says what that does"
+NO_PATH = "only GPU steps have one: on a CPU it is the script's thread, whose time the step breakdown shows"
 _FOLLOWS_NS = 10_000  # an operation begins so soon after the one it waited for
 _CLASSES: dict[int, str] = {Work.COMPUTE: "compute_ns", Work.COMMUNICATION: "communication_ns"}
 _OF_THE_HOST = ("host_ns", "latency_ns", "sync_ns")

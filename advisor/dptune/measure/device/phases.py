@@ -41,7 +41,7 @@ _ORDER = (OPTIMIZER, BACKWARD, FORWARD)  # to which of several a nanosecond of c
 NO_BACKWARD = "the trace has no ranges of autograd's backward pass"
 INFERENCE = f"{NO_BACKWARD} and no optimizer (this looks like inference)"
 NO_OPTIMIZER = "the trace has no ranges of an optimizer's step(), so its work cannot be identified"
-_NO_HOST = "the host's part is not known of what is not known to be launched"
+_NO_HOST = "the phase of this work is unknown, and so is its host time"
 
 DeviceTimeline = tuple[RankView, DeviceView, Timeline]
 

@@ -261,7 +261,7 @@ def _taken(whole: bytearray) -> tuple[_Head, dict[str, NDArray[Any]]]:
     if {
         name: dtype for name, (dtype, _) in head.arrays.items()
     } != wanted or head.words.keys() != _dtypes().keys() - wanted:
-        raise ValueError("the columns are others")
+        raise ValueError("the columns differ")
     arrays = {}
     for name, (dtype, count) in head.arrays.items():
         at += size + -size % _ALIGNED
@@ -309,7 +309,7 @@ def _check(columns: Columns, collectives: Collectives, operators: Operators, **o
         raise ValueError("a duration is negative")
     of_events = collectives.row
     if len(of_events) and not 0 <= int(of_events.min()) <= int(of_events.max()) < rows:
-        raise ValueError("a collective is of no event")
+        raise ValueError("a collective refers to no event")
     _check_operators(operators, rows)
     for ids, words in (
         ((columns.name_id,), columns.names),
@@ -321,7 +321,7 @@ def _check(columns: Columns, collectives: Collectives, operators: Operators, **o
         ),
     ):
         if any(len(column) and not -1 <= column.min() <= column.max() < len(words) for column in ids):
-            raise ValueError("the numbers of words lead nowhere")
+            raise ValueError("indices of texts are out of range")
 
 
 def _check_operators(operators: Operators, rows: int) -> None:
@@ -330,14 +330,14 @@ def _check_operators(operators: Operators, rows: int) -> None:
     if not len(row) == len(operators.number) == len(text):
         raise ValueError("columns of one table have different lengths")
     if (np.diff(row, prepend=-1) < 1).any() or (len(row) and row[-1] >= rows):
-        raise ValueError("operators are of no events, or not in their order")
+        raise ValueError("operators refer to no event, or are not in the order of events")
     if len(text) and not 0 <= int(text.min()) <= int(text.max()) < len(end):
-        raise ValueError("the numbers of texts lead nowhere")
+        raise ValueError("indices of operators' texts are out of range")
     if (np.diff(end, prepend=0) < 0).any() or (len(end) and end[-1] > len(operators.written)):
-        raise ValueError("the texts of operators lie nowhere")
+        raise ValueError("operators' texts are out of range")
     separators = np.searchsorted(np.flatnonzero(operators.written == ord(SEPARATOR)), end)
     if (np.diff(separators, prepend=0) != len(KEPT_ARGUMENTS) - 1).any():
-        raise ValueError("a text of an operator has too few arguments, or too many")
+        raise ValueError("an operator's text has too few or too many arguments")
 
 
 def _prune(place: PrivateFolder) -> None:

@@ -184,7 +184,7 @@ class _Gathered:
         claimed_rank = trace.distributed.rank
         if claimed_rank == rank or claimed_rank not in part.traces:
             return True
-        ranks = f"by its name it is of rank {rank}, and by its content of rank {claimed_rank}"
+        ranks = f"its name is that of rank {rank}, its content that of rank {claimed_rank}"
         text = f"{shown(trace.path)} is left out: {ranks}"
         self.findings.append(Finding(code="rank-differs", level="partial", text=text))
         return False
