@@ -282,6 +282,26 @@ def test_a_long_name_without_spaces_is_cut(report: Report) -> None:
     assert any(row.endswith("...") for row in rows)
 
 
+def test_long_names_leave_the_figures_of_a_sentence(report: Report) -> None:
+    """A cause and what to do next show both ends of a name, rather than the name alone; code is not shortened."""
+    name = f"# running sparse {'very_' * 30}arch"
+    cause = f"`{name}` in `{name}` takes 1,010 ms on rank 2, 20.7 ms on the others; this explains 99 % of its lag."
+    headline = Headline(
+        label="Straggler",
+        verdict="Rank 2 is late.",
+        cause=cause,
+        why="w",
+        next=f"Find out what `{name}` does: a sleep.",
+    )
+    shown = " ".join(text.first_screen(report.model_copy(update={"headline": headline})).split())
+    assert "takes 1,010 ms on rank 2, 20.7 ms on the others; this explains 99 % of its lag." in shown
+    assert "does: a sleep." in shown
+    assert re.search(r"`# running( sparse)?( \w+)?\.\.\w*arch` in `# running", shown)
+    code = f"Use `{'loss = model(x); ' * 20}`."
+    headline = headline.model_copy(update={"next": code})
+    assert "`loss = model(x); loss = model(x);" in text.first_screen(report.model_copy(update={"headline": headline}))
+
+
 def test_a_run_of_which_nothing_is_known_has_one_too(foreign: Report) -> None:
     shown = text.first_screen(foreign)
     assert "Limits" not in shown or "dptune" in shown
