@@ -285,7 +285,8 @@ def test_a_long_name_without_spaces_is_cut(report: Report) -> None:
 def test_long_names_leave_the_figures_of_a_sentence(report: Report) -> None:
     """A cause and what to do next show both ends of a name, rather than the name alone; code is not shortened."""
     name = f"# running sparse {'very_' * 30}arch"
-    cause = f"`{name}` in `{name}` takes 1,010 ms on rank 2, 20.7 ms on the others; this explains 99 % of its lag."
+    called = f"forward({'very_' * 30}) arch"
+    cause = f"`{name}` in `{called}` takes 1,010 ms on rank 2, 20.7 ms on the others; this explains 99 % of its lag."
     headline = Headline(
         label="Straggler",
         verdict="Rank 2 is late.",
@@ -296,7 +297,7 @@ def test_long_names_leave_the_figures_of_a_sentence(report: Report) -> None:
     shown = " ".join(text.first_screen(report.model_copy(update={"headline": headline})).split())
     assert "takes 1,010 ms on rank 2, 20.7 ms on the others; this explains 99 % of its lag." in shown
     assert "does: a sleep." in shown
-    assert re.search(r"`# running( sparse)?( \w+)?\.\.\w*arch` in `# running", shown)
+    assert re.search(r"`# running( sparse)?( \w+)?\.\.\w*arch` in `forward\(", shown)
     code = f"Use `{'loss = model(x); ' * 20}`."
     headline = headline.model_copy(update={"next": code})
     assert "`loss = model(x); loss = model(x);" in text.first_screen(report.model_copy(update={"headline": headline}))
