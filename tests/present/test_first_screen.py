@@ -80,6 +80,13 @@ def test_it_says_what_ran_what_limits_it_and_what_to_do() -> None:
     assert "Next     DP102: In train.py:76, use `with model.no_sync()" in shown
 
 
+@pytest.mark.parametrize("name", ["my train.py", "réseau [red].py", "it's.py"])
+def test_a_script_with_spaces_in_its_name_is_named(report: Report, name: str) -> None:
+    command = shlex.join(["torchrun", "--nproc-per-node", "2", f"/home/a b/{name}", "--x", "1"])
+    run = report.run.model_copy(update={"command": command})
+    assert text.first_screen(report.model_copy(update={"run": run})).startswith(f" {name} · ")
+
+
 def test_a_long_command_continues_as_a_shell_reads_it() -> None:
     """No word is cut, and none that is quoted is parted."""
     path = f"'run of {'x' * 30} -- it'"
