@@ -54,6 +54,9 @@ def complete(views: Sequence[RankView], world_size: int | None) -> list[RankView
         loss = across_ranks.get(view.rank)
         if loss is None and view.rank in ran and ranks > 1:
             loss = ran[view.rank].uncommunicated
+        if loss is not None and view.trace.partial:  # the end of the file is missing: the profiler lost nothing
+            what = loss.text.rpartition(": ")[0] or loss.text
+            loss = loss.model_copy(update={"text": f"its trace breaks off: {what}"})
         found.append(view if loss is None else with_loss(view, loss))
     return found
 

@@ -25,7 +25,7 @@ from dptune.trace.run import RankTrace, Run
 if TYPE_CHECKING:
     from dptune.measure.records.parts import DeviceRecord, RankRecord
 
-BROKEN = "the trace breaks off, so it is unknown what its steps lack"
+BROKEN = "the trace breaks off, and any of its steps may lack events"
 
 
 @dataclass(frozen=True, eq=False)
