@@ -95,8 +95,8 @@ _UNITS = f"a unit is gathered once the units before it have been copied out; {_S
 _ON_GPUS = {
     "fsdp.no_sync": "adding gradients of micro-batches takes 1 to 3 times as long as copying them into the input of a "
     "reduce-scatter, and 5 to 40 us of host time each",
-    "fsdp.units": "{least:.2f} to {most:.2f} of the host time in hooks of fully_shard is fixed per unit; copies take as "
-    "long in total as before; parts of a unit have the same size and as many tensors",
+    "fsdp.units": "{least:.2f} to {most:.2f} of the host time in hooks of fully_shard is fixed per unit; copies take "
+    "as long in total as before; parts of a unit have the same size and as many tensors",
     "wrapper": "an all-reduce takes as long as a reduce-scatter and an all-gather of the same bytes; gradients of a "
     "unit have the same size; updating whole parameters takes 0.6 to 1.1 times as long per byte as updating shards",
     "ddp.bucket": _PARTS,

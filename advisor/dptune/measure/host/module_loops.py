@@ -55,15 +55,15 @@ def module_loops(
         end = columns.ends(calls_of_module).max(keepdims=True)
         if view.host.loading.hold(begin)[0] or backward.lengths(begin, end)[0]:
             continue
-        inside = _inside(view, np.array(rows, dtype=np.int64), operators)
+        inside = _inside(view, calls_of_module, operators)
         name = stacks.function_names.of(columns.name(function))
         loop = found[name]
         by_name: dict[str, list[int]] = defaultdict(list)
         for row in inside.tolist():
             by_name[columns.name(row)].append(row)
-        for operator, calls in by_name.items():
-            if len(calls) >= least:
-                loop.operators[operator].append(calls)
+        for operator, called in by_name.items():
+            if len(called) >= least:
+                loop.operators[operator].append(called)
         if len(rows) > loop.repeats:
             loop.repeats = float(len(rows))
             loop.module = module.removeprefix(_MODULE).rpartition("_")[0]
