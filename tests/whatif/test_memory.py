@@ -164,7 +164,7 @@ def test_autocast_keeps_16_bit_copies_of_weights_until_their_backward_pass(model
     assert [each.activations for each in after.moments] == pytest.approx([203.5 + 30 + 50, 110 + 25, 5.5])
     assert (after.held, after.doubt) == (model.held, pytest.approx(15 + 40 + 30))
     assert changed(after, {"precision.autocast": "fp16"}) == after
-    with pytest.raises(Missing, match="memory without autocast"):
+    with pytest.raises(Missing, match="memory is modelled with autocast only"):
         changed(after, {"precision.autocast": "off"})
 
 
