@@ -36,7 +36,7 @@ class Files(Samples):
     def __getitem__(self, at):
         every = np.load(self.path)[at]  # file
         table = pd.read_csv(os.path.join(self.folder, "all.csv"), usecols=["x"]).iloc[at]  # file  # noqa: F821
-        whole = json.load(open(self.path))  # file  # noqa: F821, SIM115, PTH123
+        whole = json.load(open(self.path))  # file  # noqa: F821, SIM115
         own = np.load(self.files[at]), np.load(f"{self.path}/{at}.npy")
         name = self.names[at]
         image = torch.load(os.path.join(self.folder, name))  # noqa: F821

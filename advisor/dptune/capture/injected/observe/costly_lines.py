@@ -56,7 +56,7 @@ def _whole(dataset: Any) -> set[str]:
 def _forms(tree: ast.AST, listed: Collection[str], whole: Collection[str]) -> Iterator[tuple[int, str]]:
     """`listed`: the attributes of the data set that are lists; `whole`: those that hold all samples."""
     methods = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name not in _ONCE]
-    for method, node in ((method, node) for method in methods for node in ast.walk(method)):
+    for method, node in ((each, node) for each in methods for node in ast.walk(each)):
         if isinstance(node, ast.Subscript) and _is_mask(node):
             yield node.lineno, "mask"
         elif isinstance(node, ast.Compare) and isinstance(node.ops[-1], (ast.In, ast.NotIn)):
