@@ -173,3 +173,64 @@ def test_whether_the_inputs_of_cells_are_known_before_the_loop(way, known):
     (facts,) = watch.slice_calls.cell_loops()
     assert (facts.function, facts.inputs_known) == (way.__name__, known)
     assert facts.at.endswith(f":{way.__code__.co_firstlineno}")
+
+
+class Heads(nn.Module):
+    """Modules for one input, called in one of the ways below."""
+
+    def __init__(self, way, widths):
+        super().__init__()
+        self.way = way
+        self.heads = nn.ModuleList(nn.Sequential(nn.Linear(4, width), nn.Linear(width, 4)) for width in widths)
+
+    def forward(self, x):
+        return self.way(self, x)
+
+
+def together(model, x):
+    return torch.cat([head(x) for head in model.heads], -1)
+
+
+def looped(model, x):
+    found = []
+    for head in model.heads:
+        found.append(head(x))  # noqa: PERF401 - as people write it
+    return torch.cat(found, -1)
+
+
+def one_after_the_other(model, x):
+    for head in model.heads:
+        x = head(x)
+    return x
+
+
+def on_parts(model, x):
+    return torch.cat([head(x[:, at]) for at, head in enumerate(model.heads)], -1)
+
+
+def siblings_of(way, widths=(8,) * 5):
+    torch.manual_seed(0)
+    model, passes = Heads(way, widths), [0]
+    watch = RepeatedForward(Places(), lambda: passes[0], lambda *_: None)
+    watch.begin()
+    for _ in range(STEPS):
+        model(torch.randn(5, FRAMES, 4)).square().mean().backward()
+        passes[0] += 1
+        watch.stepped()
+        watch.ticked()
+    watch.end()
+    return [facts for facts in watch.slice_calls.facts() if facts.siblings]
+
+
+@pytest.mark.parametrize("way", [together, looped])
+def test_like_modules_on_one_input(way):
+    (facts,) = siblings_of(way)
+    assert (facts.module, facts.slices, facts.calls, facts.function) == ("Sequential", 5, 5, way.__name__)
+
+
+@pytest.mark.parametrize(
+    ("way", "widths"),
+    [(one_after_the_other, (8,) * 5), (on_parts, (8,) * 5), (together, (8, 8, 9, 8, 8)), (together, (8,) * 3)],
+)
+def test_layers_and_modules_of_other_inputs_or_shapes(way, widths):
+    assert siblings_of(way, widths) == []

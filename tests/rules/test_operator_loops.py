@@ -376,3 +376,26 @@ def test_few_calls_that_mostly_compute_are_no_loop(ask, make_measured, make_fact
     (short,) = ask("DP610", run, [of_slices(make_facts)])
     assert (short.impact, short.saves.basis, short.saves.low_share) == ("medium", "bound", 0)
     assert "mostly compute" not in short.title
+
+
+def siblings(make_facts, looks, calls=48):
+    """So many of 100 stack samples are at the line that calls 12 heads."""
+    found = SliceCallsFacts("Attention.forward", "net.py:30", "net.py:31", "Head", 12, calls, siblings=True)
+    places = [
+        SampledFacts(["main (train.py:9)", "Attention.forward (net.py:31)"], "forward", looks=looks, spent_ns=[looks]),
+        SampledFacts(["main (train.py:12)"], "backward", looks=100 - looks, spent_ns=[100 - looks]),
+    ]
+    return [make_facts(windows=[Window("untraced", 3, [20] * 5, sampled=places)], slice_calls=[found])]
+
+
+def test_like_modules_on_the_same_input(ask, make_measured, make_facts):
+    none = make_measured(user_code=UserCodeFigures(ranks=[0, 1], steps=2, basis="untraced", sites=[]))
+    (advice,) = ask("DP610", none, siblings(make_facts, 30))
+    assert advice.title == (
+        "12 modules of class `Head` are called on the same input one after the other (net.py:31), 30 % of the step in "
+        "the forward pass: compute all of them in one module"
+    )
+    assert (advice.impact, advice.confidence, advice.saves.basis) == ("medium", "medium", "bound")
+    assert advice.saves.high_share == pytest.approx(0.9 * 11 / 12)
+    assert ask("DP610", none, siblings(make_facts, 2)) == []
+    assert ask("DP610", none, siblings(make_facts, 30, calls=1)) == []  # 3 of 10 ms

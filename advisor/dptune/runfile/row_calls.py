@@ -39,7 +39,8 @@ class SliceCallsFacts:
 
     `function` is the function with the loop and `at` its first line; `where` the line that calls the module, and
     `module` its class. `slices` is the least number of slices of a loop, `calls` how many calls one step makes.
-    `norms`: whether the module has BatchNorm layers that normalize over the batch.
+    `norms`: whether the module has BatchNorm layers that normalize over the batch. `siblings`: each call is of another
+    module of this class on the same input instead; `slices` is then the least number of modules.
     """
 
     function: str
@@ -49,3 +50,4 @@ class SliceCallsFacts:
     slices: int = 0
     calls: int = 0
     norms: bool = False
+    siblings: bool = False

@@ -1,4 +1,4 @@
-"""An optimizer starts without its state: not restored from a checkpoint, or created anew in each step.
+"""An optimizer starts without its state: not restored from a checkpoint, or created in each step.
 
 ## What it measures
 
@@ -9,7 +9,7 @@ Checkpoints that the script loads with `torch.load` itself, and the first step o
 - all parameters of the optimizer start with the checkpoint's weights, and the state in it has their shapes;
 - the optimizer has no state at its first step.
 
-Also lines that create an optimizer with a state anew for every step or two, for the same parameters: at least three
+Also lines that create an optimizer with a state for every step or two, for the same parameters: at least three
 in the warm-up steps.
 
 ## Why it matters
@@ -55,7 +55,7 @@ RULE = Rule(
     name="optimizer-not-restored",
     family="batch",
     kind="risk",
-    summary="an optimizer starts without its state: not restored from a checkpoint, or created anew in each step",
+    summary="an optimizer starts without its state: not restored from a checkpoint, or created in each step",
     since="0.1",
     asked_when_busy=True,
     needs="recording",
@@ -73,7 +73,7 @@ def check(run: RunView) -> Iterator[Advice]:
 def _of_renewed(found: UnrestoredStateFacts) -> Advice:
     return results_at_risk(
         RULE,
-        title=f"{found.optimizer} is created anew for each step{in_parentheses(found.where)}: its state is lost",
+        title=f"{found.optimizer} is created again for each step{in_parentheses(found.where)}: its state is lost",
         why="A new optimizer starts without moments or momentum. Adam without them steps by the learning rate in each "
         "parameter, whatever the size of the gradient.",
         evidence=[

@@ -24,8 +24,8 @@ whole batch pays that cost once.
 ## What to change
 
 - Over pairs: a matrix product, of `F.normalize(a, dim=-1)` and `F.normalize(b, dim=-1).mT` for cosine similarities, or
-  `torch.cdist`. Over samples: one call on the whole batch; use
-  `torch.gather`, `index_select` or a mask to pick; `torch.bincount`, `scatter_add_` or `index_add_` to count.
+  `torch.cdist`. Over samples: one call on the whole batch; use `torch.gather`, `index_select` or a mask to pick;
+  `torch.bincount`, `scatter_add_` or `index_add_` to count.
 - Over a list of states: `torch.stack` them and call the model once.
 - Over slices of one tensor, for example the frames of a clip: `model(x.flatten(0, 1)).unflatten(0, x.shape[:2])`.
 - Over positions with `nn.LSTMCell`, `nn.GRUCell` or `nn.RNNCell`: `nn.LSTM`, `nn.GRU` or `nn.RNN`, which run the whole
@@ -42,6 +42,8 @@ A module that a loop over a list calls with one row for each item is reported fr
 loop: one call with all rows costs the host hardly more than one of them. In the warm-up steps, each loop must call it
 once for each item, with one shape, and by the source no call may need the one before. The saving is an upper bound: the
 time at that line, except one call of each loop. Functions that spend most of their time there are not reported again.
+A line that calls four or more modules of one class and shape on the same input is reported in the same way (each head
+of attention a module), if a call takes 2 ms at most.
 
 On a CPU, what an operator takes beyond 10 us is compute, up to 10 ns per input element. Where that is half or more of
 the time of all operators in the loop, one call for the whole batch would compute the same and save little. Look for
@@ -89,6 +91,7 @@ from dptune.measured import OperatorLoop, digits
 from dptune.rule import Rule, RunView, Share, SliceCallsFacts, Threshold
 from dptune_rules.call_paths import call_path_evidence
 from dptune_rules.host.row_calls import covered, row_calls
+from dptune_rules.host.sibling_calls import sibling_calls
 
 WORTH_SHARE = Threshold("worth_share", 0.05, "impact is medium from here; identical steps differ by about as much")
 
@@ -138,7 +141,7 @@ RULE = Rule(
 
 def check(run: RunView) -> Iterator[Advice]:
     """Name each function that loops over operators for a share of the step worth it."""
-    of_rows = list(row_calls(RULE, run, WORTH_SHARE))
+    of_rows = [*row_calls(RULE, run, WORTH_SHARE), *sibling_calls(RULE, run, WORTH_SHARE)]
     yield from of_rows
     if of_rows and run.measured.known("user_code") is None:
         return
@@ -261,7 +264,7 @@ def _by_slice(run: RunView, loop: OperatorLoop) -> bool:
 
 def _slices(run: RunView, loop: OperatorLoop) -> SliceCallsFacts | None:
     """The calls of its module with one slice of a tensor each, none of which needs the one before."""
-    found = (each for facts in run.facts for each in facts.slice_calls)
+    found = (each for facts in run.facts for each in facts.slice_calls if not each.siblings)
     return next(
         (
             each

@@ -4,7 +4,8 @@ In warm-up steps, calls that a function of the script makes directly, in a loop 
 source. Each call of a loop must be given a view of one tensor, of one shape, which nothing changes between the calls,
 and no other tensor that differs between them. The module must not keep a state.
 
-Also loops over calls of a recurrent cell: whether their inputs are known before the loop.
+Also loops over calls of a recurrent cell: whether their inputs are known before the loop. And loops over like modules
+on the same input (`sibling_calls`).
 """
 
 from __future__ import annotations
@@ -21,12 +22,14 @@ from dptune.capture.injected.observe.call_contents import tensors_in
 from dptune.capture.injected.observe.item_loops import cell_loop, is_independent
 from dptune.capture.injected.observe.places import OURS, function_name, is_the_users, relative
 from dptune.capture.injected.observe.row_calls import keeps_state
+from dptune.capture.injected.observe.sibling_calls import SiblingCalls
 from dptune.runfile.row_calls import CellLoopFacts, SliceCallsFacts
 
 LEAST_SLICES = 4  # of a loop
 _NAMED = 4
 _COMPREHENSIONS = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")
-_MOST = 64  # places that are looked at
+_MOST = 64  # modules at places that are looked at
+_MOST_PLACES = 512
 
 _Key = tuple[CodeType, int, int]
 
@@ -36,7 +39,6 @@ class _Loop:
     """Of a module that is called at one place: `like` is what the calls of the loop that runs have in common."""
 
     module: Any
-    function: CodeType
     fits: bool = True
     base: Any = None
     like: tuple[Any, ...] = ()
@@ -60,6 +62,9 @@ class SliceCalls:
         self._found: dict[_Key, _Loop] = {}
         self._facts: list[SliceCallsFacts] = []
         self._cells: dict[CodeType, bool] = {}  # loops over cells: whether their inputs are known before
+        self._siblings = SiblingCalls()
+        self._functions: dict[tuple[CodeType, int], CodeType] = {}
+        self._independent: dict[tuple[CodeType, int], bool] = {}  # places of the script
 
     def entered(self, module: Any, given: Any, frame: FrameType | None, after: int) -> None:
         """A module is called, after so many backward passes."""
@@ -72,13 +77,18 @@ class SliceCalls:
             if around is not None:
                 code = _function(around[0])
                 self._cells[code] = around[1] and self._cells.get(code, True)
-        key = frame.f_code, frame.f_lineno, id(module)
-        loop = self._found.get(key)
-        if loop is None:
-            if len(self._found) >= _MOST or not is_the_users(frame.f_code.co_filename):
+        place = frame.f_code, frame.f_lineno
+        if place not in self._independent:
+            if len(self._independent) >= _MOST_PLACES or not is_the_users(frame.f_code.co_filename):
                 return
-            fits = is_independent(frame.f_code.co_filename, frame.f_lineno)
-            loop = self._found[key] = _Loop(weakref.ref(module), _function(frame), fits)
+            self._independent[place] = is_independent(frame.f_code.co_filename, frame.f_lineno)
+            self._functions[place] = _function(frame)
+        self._siblings.entered(place, module, given, after)
+        loop = self._found.get((*place, id(module)))
+        if loop is None:
+            if len(self._found) >= _MOST or not self._independent[place]:
+                return
+            loop = self._found[(*place, id(module))] = _Loop(weakref.ref(module))
         if loop.fits and loop.module() is module:
             with contextlib.suppress(Exception):  # arguments may be anything
                 self._count(loop, given, after)
@@ -109,15 +119,26 @@ class SliceCalls:
             loop.ended()
             loop.by_step.append(loop.calls)
             loop.calls = 0
+        self._siblings.ticked()
 
     def end(self) -> None:
         """Keep what was found in every step from its first on, of modules that have not kept anything from a call."""
         found = []
-        for (_, line, _), loop in self._found.items():
+        for (code, line, _), loop in self._found.items():
             module = loop.module()
             steps = loop.by_step
             if loop.fits and module is not None and len(steps) > 1 and min(steps) and not keeps_state(module):
-                found.append(_facts(line, module, loop))
+                found.append(_facts(self._functions[code, line], line, module, loop))
+        for place, siblings in self._siblings.fitting():
+            found.append(
+                SliceCallsFacts(
+                    *_places(self._functions[place], place[1]),
+                    module=siblings.kind.__name__,
+                    slices=siblings.least,
+                    calls=siblings.by_step[-1],
+                    siblings=True,
+                )
+            )
         self._facts = sorted(found, key=lambda facts: -facts.calls)[:_NAMED]
         self._found = {}
 
@@ -133,14 +154,16 @@ def _function(frame: FrameType) -> CodeType:
     return frame.f_code
 
 
-def _facts(line: int, module: nn.Module, loop: _Loop) -> SliceCallsFacts:
-    code = loop.function
-    norms = any(isinstance(part, nn.modules.batchnorm._BatchNorm) and part.training for part in module.modules())
+def _places(code: CodeType, line: int) -> tuple[str, str, str]:
+    """The function's name, its first line, and the line."""
     file = relative(code.co_filename)
+    return function_name(code), f"{file}:{code.co_firstlineno}", f"{file}:{line}"
+
+
+def _facts(code: CodeType, line: int, module: nn.Module, loop: _Loop) -> SliceCallsFacts:
+    norms = any(isinstance(part, nn.modules.batchnorm._BatchNorm) and part.training for part in module.modules())
     return SliceCallsFacts(
-        function=function_name(code),
-        at=f"{file}:{code.co_firstlineno}",
-        where=f"{file}:{line}",
+        *_places(code, line),
         module=type(module).__name__,
         slices=loop.least,
         calls=loop.by_step[-1],
