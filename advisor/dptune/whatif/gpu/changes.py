@@ -56,7 +56,7 @@ _ROUGH_HALVINGS = 4  # of what the profiler may have slowed the host by
 _QUICKEST = 0.5  # of the traced host's time: what the profiler slows it at most
 UNPROFILED = 0.65  # of the traced host's time: the middle of what it is without the profiler
 _GROUPS = (
-    "no collectives of all ranks were fitted, and whether more ranks or nodes change groups of {} ranks is unknown"
+    "collectives of all ranks were not fitted, and it is unknown whether more ranks or nodes change groups of {} ranks"
 )
 _UNCHANGED = 0.02  # a step that a quicker host leaves as it is: one in hundreds of kernels waits for it all the same
 
@@ -67,7 +67,7 @@ def changed(program: Program, settings: Mapping[str, Value], side: Side = Side.M
     `side`: which end of what is assumed about changes that have a range.
     """
     if settings.get("wrapper") == "ddp" and any(value for name, value in settings.items() if name.startswith("fsdp.")):
-        raise Missing("DistributedDataParallel has no units: leave out settings of fsdp")
+        raise Missing("DistributedDataParallel has no units: leave out fsdp settings")
     for name, bucketed in _OF_BUCKETS.items():
         if name in settings:
             program = bucketed(program, settings[name], side)
