@@ -8,6 +8,7 @@ from dataclasses import replace
 from dptune.knobs import TAKE_NO_TIME, Value
 from dptune.measure.efficiency.peaks import most_times_as_fast
 from dptune.measured import Missing
+from dptune.whatif.blocks import unknown
 from dptune.whatif.bounds import is_off
 from dptune.whatif.cpu.buckets import DEFAULT_CAP_BYTES, MIB, Caps
 from dptune.whatif.cpu.topology import RING, TOPOLOGY, ranks_asked, relinked
@@ -350,6 +351,7 @@ CHANGES: dict[str, Changing] = {
     "ddp.gradient_as_bucket_view": as_bucket_views,
     "fsdp.reshard_after_forward": kept_whole,
     "fsdp.prefetch": prefetched,
+    "fsdp.blocks_per_unit": unknown,
     "fsdp.forward_prefetch": prefetched_forward,
     "fsdp.backward_prefetch": prefetched_backward,
     "fsdp.reduce_dtype": _gradients_in,
