@@ -32,7 +32,7 @@ def test_no_garbage_is_searched_for_while_a_run_is_measured(run, monkeypatch, en
         while_measuring.append(gc.isenabled())
         raise ValueError("measured no further")
 
-    monkeypatch.setattr(figures, "_views", views)
+    monkeypatch.setattr(figures, "complete_views", views)
     if not enabled:
         gc.disable()
     try:
