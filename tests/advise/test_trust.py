@@ -287,7 +287,7 @@ class TestRecording:
         record = RunRecord(ending=Ending("recording"))
         (finding,) = trust.recording(record, [Facts(0, steps=35, ended="complete")])
         assert finding.level == "info"
-        assert finding.text.startswith("the script still runs")
+        assert finding.text.startswith("the recording is complete; the script is still running")
 
     def test_a_rank_whose_recording_stopped_is_named(self):
         stopped = Facts(1, steps=7, ended="recording stopped: OSError: disk full")
@@ -318,6 +318,15 @@ def test_windows_that_the_time_bound_ended_are_told(make_measured, make_facts):
     assert "windows-cut" not in codes(judge(make_measured(), [make_facts()]))
 
 
+def test_stacks_that_were_not_read(make_measured, make_facts):
+    told = judge(make_measured(), [make_facts(unread={"stacks": "Python runs without the global interpreter lock"})])
+    assert text_of(told, "stacks-unread") == (
+        "no stack samples were taken (Python runs without the global interpreter lock): functions and lines of the "
+        "script that take time are not named"
+    )
+    assert "stacks-unread" not in codes(judge(make_measured(), [make_facts()]))
+
+
 def test_ranks_that_recorded_different_steps_are_no_whole(make_measured, make_facts):
     def light(rank, first):
         return make_facts(rank=rank, windows=[Window("light", first, [1] * 5, complete=True)])
@@ -339,7 +348,10 @@ def test_traced_steps_that_were_quicker_say_that_the_machine_changed(make_measur
 
 @pytest.mark.parametrize(
     ("basis", "said"),
-    [("optimizer", "from the end of one optimizer step to the end of the next"), ("repeating", "what repeats")],
+    [
+        ("optimizer", "from the end of one optimizer step to the end of the next"),
+        ("repeating", "inferred from operations that repeat"),
+    ],
 )
 def test_steps_that_nothing_marks_say_what_tells_them_and_how_alike_they_are(make_measured, basis, said):
     found = StepsFigures(basis=basis, similarity=0.974, by_rank={0: 5})

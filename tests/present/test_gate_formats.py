@@ -313,7 +313,7 @@ def test_markdown_counts_what_it_leaves_out():
     ],
 )
 def test_an_annotation_without_a_change_stands_at_the_line_that_the_advice_names(title, value, where):
-    seen = Evidence(label="the loader is created at", value=value)
+    seen = Evidence(label="loader created at", value=value)
     one = advice(title=title).model_copy(update={"changes": [], "evidence": [seen]})
     (line,) = [row for row in github.text(gate(tripped=[one])).splitlines() if "DP101" in row]
     assert line.startswith(f"::error {where}title=DP101 made-up::")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from threading import Event
@@ -766,6 +767,37 @@ async def test_keys_wait_until_the_ranks_are_read(
         go_on.set()
         await see(pilot, "rank 1, around step")
         assert pilot.app.query_one(Timeline).view.lane == 6
+
+
+async def test_of_many_ranks_progress_is_drawn_a_few_times(
+    recorded: tuple[Run, Report], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each drawing of the keys below takes as long as several ranks: none while 1,000 ranks are compared."""
+    run, report = recorded
+    drawn = 0
+
+    class Many(RunTime):
+        def __init__(self, run: Run, progress: Callable[[int, int], None]) -> None:
+            nonlocal drawn
+            before = drawn
+            for done in range(1_000):
+                progress(done, 1_000)
+            assert drawn == before
+            super().__init__(run, progress)
+
+    refreshed = Timeline.refresh_bindings
+
+    def counted(timeline: Timeline) -> None:
+        nonlocal drawn
+        drawn += 1
+        refreshed(timeline)
+
+    monkeypatch.setattr("dptune.present.tui.timeline.RunTime", Many)
+    monkeypatch.setattr(Timeline, "refresh_bindings", counted)
+    async with ReportApp(report, run).run_test(size=SMALL) as pilot:
+        await see(pilot, "2 ranks, around step", "6")
+        assert "cannot be compared" not in screen(pilot)
+    assert drawn
 
 
 async def test_a_rank_that_was_opened_can_be_read_while_the_others_are(

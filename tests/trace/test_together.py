@@ -113,7 +113,7 @@ def test_a_trace_of_another_rank_in_a_recording_is_left_out(recorded):
     assert [rank.rank for rank in load([recorded]).ranks] == [0]
     wrong, missing = findings(recorded)
     assert wrong[:2] == ("rank-differs", "partial")
-    assert "rank-00001.trace.json.gz is left out: by its name it is of rank 1, and by its content of rank 0" in wrong[2]
+    assert "rank-00001.trace.json.gz is left out: its name is that of rank 1, its content that of rank 0" in wrong[2]
     assert missing == ("trace-missing", "partial", "rank 1 has facts but no readable trace")
 
 

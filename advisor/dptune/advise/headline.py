@@ -35,7 +35,7 @@ from dptune.advise.unjudgeable import NO_DATA, unjudgeable
 from dptune.measure.device.phases import INFERENCE
 from dptune.measured import Measured, Missing, QueuedSteps, by_profiler
 
-_SELECT = "See which rules run by `dptune rules list`; `select` and `ignore` under [tool.dptune] decide it."
+_SELECT = "`dptune rules list` shows which rules run; `select` and `ignore` under [tool.dptune] choose them."
 
 
 @dataclass(frozen=True)

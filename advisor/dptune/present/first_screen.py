@@ -150,7 +150,7 @@ def _run(report: Report) -> list[str]:
 
 
 def _script(command: str) -> str:
-    words = command.split()
+    words = shlex.split(command)
     module = words[words.index("-m") + 1 :][:1] if "-m" in words else []
     return PurePath(next((word for word in [*words, *module] if word.endswith(".py")), [*module, *words, ""][0])).name
 

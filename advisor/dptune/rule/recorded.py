@@ -222,11 +222,11 @@ class RecordedView:
 
         `calling`: only while that line itself calls a library's function of this name.
         """
-        return hottest_line(self.facts, name, at.rpartition(":")[0] or at, calling)
+        return hottest_line(self.facts, name, at, calling)
 
     def line_form(self, name: str, at: str, form: str = "") -> LineForm | None:
         """The known costly pattern in which a function spends most time; `form`: only lines with this one."""
-        return line_form(self.facts, name, _file(at), form)
+        return line_form(self.facts, name, at, form)
 
     def hottest_in_loader(self) -> HotFunction | None:
         """The function of the script that takes most of batch preparation; None if none was sampled."""
@@ -305,7 +305,7 @@ class RecordedView:
 
         `calling`: the share of a library's function that it calls; a trace may have another name for it than samples.
         """
-        found = found_share(self.facts, rank, name, _file(at), calling=calling, few=True)
+        found = found_share(self.facts, rank, name, at, calling=calling, few=True)
         return share if found is None or (calling and not found[0]) else min(share, found[1])
 
     def found_share(
@@ -315,8 +315,7 @@ class RecordedView:
 
         Time in functions that it calls is included; `without` and `calling`: see `sampled_share`. None for few samples.
         """
-        left_out = [(each, _file(place)) for each, place in without]
-        return found_share(self.facts, rank, name, _file(at), left_out, calling)
+        return found_share(self.facts, rank, name, at, without, calling)
 
     def sampled_share(
         self,
@@ -332,8 +331,7 @@ class RecordedView:
         `calling`: only while its line calls a library's function of this name; `training`: in all phases of a step;
         `without`: functions that it calls and that are not counted (name and place). None for too few samples.
         """
-        left_out = [(each, _file(place)) for each, place in without]
-        return sampled_share(self.facts, name, _file(at), calling, training=training, without=left_out)
+        return sampled_share(self.facts, name, at, calling, training=training, without=without)
 
     def sampled_phase(self, phase: str) -> SampledShare | None:
         """The share of a phase, by stack samples: `forward`, `backward`, `optimizer`, `loader` or `collective`."""

@@ -15,7 +15,7 @@ from dptune.rule.declared import Rule
 from dptune.rule.ranks import RanksView
 from dptune.runfile.hot_lines import part_at, passes, sampled_by_rank
 from dptune.runfile.removed import Share, saved_share, saved_share_of_steps
-from dptune.runfile.repeated_forward import RepeatedForwardFacts
+from dptune.runfile.repeated_forward import FrozenFeatureFacts, RepeatedForwardFacts
 from dptune.runfile.same_results import SameResultFacts, shares_again
 from dptune.runfile.slow_steps import SlowSteps, share_of
 
@@ -24,7 +24,7 @@ _SAMPLED_PART = (0.8, 1.3)  # the same for sampled work: most measured savings e
 _BACKWARD_PART = (0.5, 1.5)  # of a part of the backward pass that is estimated by the forward pass
 _LOADER_LIMITS = 0.1  # of a step: devices that wait so long for batches mostly wait longer if they compute faster
 _HOST_LIMITS = 0.05  # of a step that devices idle because of the host
-UNVALIDATED = "; GPU predictions have been checked against measured steps for batch and bucket sizes only, on one H200"
+UNVALIDATED = "; GPU predictions have been checked against measured steps on one H200 only"
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class RunView(RanksView):
 
     def part_at(self, name: str, at: str, where: str) -> float | None:
         """The part of a function's time in which a line is on the stack; None where the function was not sampled."""
-        return part_at(self.facts, name, at.rpartition(":")[0] or at, where)
+        return part_at(self.facts, name, at, where)
 
     def bound(self, low_share: float, high_share: float, how: str, *, in_few_steps: bool = False) -> Saving:
         """A saving between two shares of the step that is an upper bound.
@@ -157,6 +157,20 @@ class RunView(RanksView):
             spent[facts.rank] = Share(*(min(1.0, share + part * again) for share, part in ends))
         steps = len(found.step_ns)
         how = f"the time of these calls in {steps} warm-up steps; the interval includes how it varies"
+        return self.removed(spent, how, timed=True) if spent and self.times_hold else None
+
+    def without_fixed(self, found: FrozenFeatureFacts) -> Saving | None:
+        """What a CPU run saves without the calls of a frozen module on fixed inputs, by their times in warm-up steps.
+
+        None where times do not hold, and where the saving may be zero.
+        """
+        spent = {}
+        for facts in self.facts:
+            own = next((each for each in facts.frozen_features if each.module == found.module), None)
+            if own is not None and len(own.step_ns) > 1 and own.same_inputs:
+                shares = [min(1.0, ns / step) for ns, step in zip(own.spent_ns, own.step_ns, strict=True)]
+                spent[facts.rank] = Share(min(shares), median(shares), max(shares))
+        how = f"the time of these calls in {len(found.step_ns)} warm-up steps; the interval includes how it varies"
         return self.removed(spent, how, timed=True) if spent and self.times_hold else None
 
     def without_same(self, found: Sequence[SameResultFacts], most: float) -> Saving | None:

@@ -16,7 +16,7 @@ from dptune.measured import Account, CommunicationFigures, OverlapFigures, Phase
 from dptune.trace.kernels import Work
 
 NO_COMMUNICATION = "the steps hold no communication"
-_NO_GROUP = "the trace does not say which process group"
+_NO_GROUP = "the trace does not name the process group"
 
 _Key = tuple[str, str | None, int | None, int]  # kind, group, phase, purpose
 

@@ -78,7 +78,7 @@ def _table(read: list[Entry]) -> tuple[list[Column], list[list[Cell]]]:
 
 
 def _recorded(entry: Entry) -> Cell:
-    return entry.recorded[5:16].replace("T", " ") or Hole("its run.json does not say")
+    return entry.recorded[5:16].replace("T", " ") or Hole("its run.json does not show when")
 
 
 def _commit(entry: Entry) -> Cell:

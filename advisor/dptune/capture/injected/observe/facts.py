@@ -95,6 +95,8 @@ def gather(facts: Facts, observers: Observers) -> None:
         "lost_updates": observers.lost_updates.facts,
         "repeated_forward": observers.repeated_forward.facts,
         "row_calls": observers.repeated_forward.row_calls.facts,
+        "slice_calls": observers.repeated_forward.slice_calls.facts,
+        "cell_loops": observers.repeated_forward.slice_calls.cell_loops,
         "probability_losses": observers.probability_losses.facts,
         "ignored_targets": observers.ignored_targets.facts,
         "discarded_gradients": observers.discarded_gradients.facts,

@@ -1,0 +1,50 @@
+"""Advice about a loop over like modules that compute on the same input, as one module for each head of attention."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dptune.advice import Advice, Evidence
+from dptune.rule import Rule, RunView, SliceCallsFacts, Threshold
+
+CALL_NS = 2_000_000  # of longer calls most is compute, which one module for all also needs
+
+
+def sibling_calls(rule: Rule, run: RunView, worth: Threshold) -> Iterator[Advice]:
+    """Recommend one module for all, for each loop of short calls that takes a share of the step worth it."""
+    seen = set()
+    for found in (each for facts in run.facts for each in facts.slice_calls if each.siblings):
+        share = run.line_share(found.where)
+        if share is None or found.where in seen or run.impact(share, worth) is None:
+            continue
+        seen.add(found.where)
+        if share * run.measured.step.time_ns <= CALL_NS * found.calls:
+            yield _advice(rule, run, found, share, worth)
+
+
+def _advice(rule: Rule, run: RunView, found: SliceCallsFacts, share: float, worth: Threshold) -> Advice:
+    most = min(1.0, 3 * share) * (found.slices - 1) / found.slices
+    return Advice(
+        rule=rule.code,
+        slug=rule.name,
+        kind=rule.kind,
+        impact="low" if run.impact(share, worth) == "low" else "medium",
+        title=f"{found.slices} modules of class `{found.module}` are called on the same input one after the other "
+        f"({found.where}), {100 * share:.0f} % of the step in the forward pass: compute all of them in one module",
+        why="Each call launches the same small operators again, and so does its backward pass. One module with their "
+        "weights side by side launches them once.",
+        changes=[],
+        saves=run.bound(0.0, most, "all calls but one of each loop, with up to twice the time in the backward pass"),
+        confidence="medium",
+        evidence=[
+            Evidence(label="called at", value=found.where),
+            Evidence(label=f"calls of {found.module}", value=found.calls, unit="per step"),
+            Evidence(label="modules of a loop", value=found.slices),
+            Evidence(label="time at this line", value=share, unit="of a step"),
+        ],
+        numerics="same",
+        watch="Use one Linear of N times the width, and reshape its output into N parts (heads of attention: `view` "
+        "and `transpose`, then scaled_dot_product_attention). Old checkpoints must be joined, and dropout draws other "
+        "masks.",
+        fingerprint=f"{rule.code}:siblings:{found.where}",
+    )
