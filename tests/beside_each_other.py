@@ -64,7 +64,6 @@ class _Process:
     running: str = ""
     ended: bool = False
     received: bytes = b""
-    _is_waited_for: bool = False
 
     def messages(self) -> Iterator[tuple[str, Any]]:
         """What it has sent since; that it is through, or gone, comes last."""
@@ -80,17 +79,13 @@ class _Process:
             content, self.received = self.received[LENGTH.size : whole], self.received[whole:]
             yield pickle.loads(content)
 
-    def is_gone(self) -> bool:
-        """Whether it has ended. What a test forked may live on, and hold the pipe."""
-        self._is_waited_for = self._is_waited_for or os.waitpid(self.pid, os.WNOHANG) != (0, 0)
-        return self._is_waited_for
-
     def end(self) -> None:
         """Stop it, where it still runs."""
         os.close(self.sends)
-        if not self.is_gone():
-            os.kill(self.pid, signal.SIGKILL)
-            os.waitpid(self.pid, 0)
+        with contextlib.suppress(ProcessLookupError, ChildProcessError):
+            if os.waitpid(self.pid, os.WNOHANG) == (0, 0):
+                os.kill(self.pid, signal.SIGKILL)
+                os.waitpid(self.pid, 0)
 
 
 def _started(session: pytest.Session, count: int) -> list[_Process]:
@@ -174,8 +169,7 @@ def _report(session: pytest.Session, processes: list[_Process]) -> None:
         for process in processes:
             selector.register(process.sends, selectors.EVENT_READ, process)
         while selector.get_map():
-            ready = selector.select(timeout=1)
-            for key, _ in ready:
+            for key, _ in selector.select():
                 process = key.data
                 for what, content in process.messages():
                     if what == REPORTED:
@@ -183,15 +177,12 @@ def _report(session: pytest.Session, processes: list[_Process]) -> None:
                         _give(session, process, report)
                     begun += what == BEGUN
                     process.running = content if what == BEGUN else "" if what == ENDED else process.running
-                    process.ended |= what == ENDED
-            for key in [*selector.get_map().values()]:
-                process = key.data
-                if process.ended or (not ready and process.is_gone()):
+                if process.ended:
                     selector.unregister(key.fileobj)
                     if process.running:
                         _give(session, process, _broken_off(process.running))
-            if session.shouldfail or session.shouldstop:
-                return
+                if session.shouldfail or session.shouldstop:
+                    return
     if begun != len(session.items) and not session.testsfailed:
         raise RuntimeError(f"{begun} of {len(session.items)} tests were run")
 

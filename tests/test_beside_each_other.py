@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
-
-from . import beside_each_other
 
 ROOT = Path(__file__).parents[1]
 CONFTEST = f"""
@@ -115,18 +111,3 @@ def test_the_first_failure_can_be_the_last(tmp_path: Path) -> None:
     done = run(tmp_path, "-x")
     assert done.returncode in (1, 2)
     assert "1 failed" in done.stdout
-
-
-def test_a_process_that_has_ended_is_seen_though_another_holds_its_pipe() -> None:
-    receives, held = os.pipe()
-    pid = os.fork()
-    if not pid:
-        os._exit(3)
-    process = beside_each_other._Process(0, pid, receives)
-    for _ in range(600):
-        if process.is_gone():
-            break
-        time.sleep(0.1)
-    assert process.is_gone()
-    process.end()
-    os.close(held)
