@@ -16,9 +16,10 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 INSTALL := $(PIP) install $(INSTALL_OPTIONS)
 BY := -c constraints.txt
 ALONE = $(shell grep -rl --include='test_*.py' 'mark\.alone' tests) # the others need not be collected
-# Three forks (tests/beside_each_other.py) on two cores: tests that record wait for the processes they start, about a
-# third of their time. Quick ones wait for nothing. No fork sees all snapshots: a test says whether each is used.
-WORKERS := --processes 3 --snapshot-disable-unused
+# Three processes on two cores: tests that record wait for the processes they start, about a third of their time. Quick
+# ones wait for nothing, and each process collects all of them.
+BY_FILE := --dist loadfile --no-loadscope-reorder
+WORKERS := -n 3 $(BY_FILE)
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
@@ -61,7 +62,7 @@ tests-alone: compiled # with nothing beside it: it measures what this machine an
 	$(BIN)/python -m pytest -rs --durations=5 -m "alone and not thorough" $(ALONE)
 
 test-quick: compiled ## without recordings, other programs, public traces, pictures and the full-screen report: 70 seconds
-	$(BIN)/python -m pytest -q --processes 2 -m quick
+	$(BIN)/python -m pytest -q -n 2 $(BY_FILE) -m quick
 
 compiled: # once, not in every process that a test starts: many run without a bytecode cache
 	@$(BIN)/python -m compileall -q advisor rules

@@ -5,8 +5,10 @@ import importlib.util
 import json
 import os
 import random
+import shutil
 import signal
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,7 +17,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.internal.conjecture import providers
 
-from . import beside_each_other, installed, ordering, process_state
+from . import installed, ordering, process_state
 
 # `make tests` runs each property on so many examples, `make test-thorough` on more. How long an example takes is up to
 # what else the machine does. CI draws the same examples each time: what it finds is of the change it tests.
@@ -111,13 +113,8 @@ STARTING = {"subprocess", "DPTUNE"}  # what a test module imports to start a pro
 READING = "reading"  # the module by which a test, or what it is given, reads a recording or a sample
 
 
-def pytest_addoption(parser: pytest.Parser) -> None:
-    """What `make tests` gives."""
-    beside_each_other.add_option(parser)
-
-
 def pytest_configure(config: pytest.Config) -> None:
-    """Add plugins, and take the examples that the tests are to have.
+    """Where several processes run tests, make the folder of what tests/reading.py keeps for all of them.
 
     Hypothesis parses all of dptune in each process, to draw constants of its source, too: seconds, and other examples
     after each change. Only `make test-thorough` lets it.
@@ -125,9 +122,12 @@ def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("--hypothesis-profile") != "thorough" and hasattr(providers, "_get_local_constants"):
         providers._get_local_constants = lambda: providers._local_constants
     config.pluginmanager.register(process_state)
-    config.pluginmanager.register(beside_each_other)
     if config.option.markexpr == "quick" and not config.getoption("--hypothesis-profile"):
         settings.load_profile("brief")
+    if getattr(config.option, "numprocesses", None) and not hasattr(config, "workerinput"):
+        shared = tempfile.mkdtemp(prefix="dptune-tests-")
+        config.add_cleanup(lambda: shutil.rmtree(shared, ignore_errors=True))
+        os.environ["TESTS_SHARED"] = shared
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
