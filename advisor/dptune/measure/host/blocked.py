@@ -48,7 +48,8 @@ def blocked(columns: Columns, devices: Sequence[Operations], threads: Ints) -> B
         return NEVER
     rows, launch = (np.concatenate(each) for each in zip(*map(_launched, devices), strict=True))
     held = held_in_call(columns, rows, launch)
-    calls = np.concatenate((calls, np.setdiff1d(copies, launch), launch[held]))  # of a copy not recorded by its name
+    unrecorded = copies[~np.isin(copies, launch)]  # of a copy not recorded, by its name
+    calls = np.concatenate((calls, unrecorded, launch[held]))
     calls = calls[np.isin(columns.thread[calls], threads)]
     found = blocked_calls(columns, devices)
     chosen = np.isin(columns.thread[found.rows], threads) & ~np.isin(found.rows, calls)
