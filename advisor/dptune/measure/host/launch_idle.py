@@ -13,7 +13,7 @@ import numpy as np
 from dptune.measure.device.phases import PHASES, DeviceTimeline, Phased, bounds
 from dptune.measure.device.timeline import Timeline
 from dptune.measure.host.callers import PYTHON_CATEGORIES
-from dptune.measure.host.enclosing import NOWHERE, Ranges
+from dptune.measure.host.enclosing import NOWHERE, Ranges, holding
 from dptune.measure.host.launches import UNLAUNCHED
 from dptune.measure.host.queued import queued_steps
 from dptune.measure.intervals import Intervals, Ints, Mask, distinct
@@ -177,11 +177,11 @@ class _Waits:
             operators = operators[columns.thread[operators] == number]
             asked = (thread == number) & (launch != UNLAUNCHED)
             gaps = Intervals.union(self.gaps.start_ns[asked], self.gaps.end_ns[asked])
-            cuts = distinct(
-                np.concatenate((columns.ts_ns[operators], columns.ends(operators), gaps.start_ns, gaps.end_ns))
-            )
+            moments = np.concatenate((columns.ts_ns[operators], columns.ends(operators)))
+            cuts = distinct(np.concatenate((moments[gaps.hold(moments)], gaps.start_ns, gaps.end_ns)))
             length = gaps.lengths(cuts[:-1], cuts[1:])
             start = cuts[:-1][length > 0]
+            operators = holding(columns, operators, start)
             inner = Ranges.of_rows(columns, operators).at(np.full(len(start), number), start)
             known = inner != NOWHERE
             names = columns.names_of(operators[inner[known]])
