@@ -262,3 +262,12 @@ def test_what_runs_in_a_call_for_each_row_is_explained():
 
     assert told("train.py:69") == []
     assert len(told("train.py:70")) == 1
+
+
+@pytest.mark.parametrize(("looks", "through", "named"), [(2, "accelerate", 0), (30, "accelerate", 1), (2, "other", 0)])
+def test_a_librarys_function_takes_no_more_than_all_calls_of_the_library(looks, through, named):
+    """Samples have the function that the script calls: in a trace it calls another, which the profiler slows."""
+    part = site(0.2, name="main", at="train.py:5", part=True, mostly="extract_model", library="accelerate")
+    sampled = SampledFacts(["main (train.py:48)"], through=f"{through}.unwrap_model", looks=looks, spent_ns=[looks])
+    advised = list(RULES["DP901"].check(RunView(found(part), [with_samples(sampled)])))
+    assert len(advised) == named

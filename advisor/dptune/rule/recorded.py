@@ -300,13 +300,16 @@ class RecordedView:
             raise Missing("the traces do not separate the forward pass from the rest")
         return part * phases["forward"].compute_ns / self.measured.account.window_ns
 
-    def agreed_share(self, share: float, rank: int, name: str, at: str, calling: str = "") -> float:
+    def agreed_share(self, share: float, rank: int, name: str, at: str, calling: str = "", package: str = "") -> float:
         """A function's share of the few detailed steps, limited to its upper bound from stack samples of many steps.
 
-        `calling`: the share of a library's function that it calls; a trace may have another name for it than samples.
+        `calling`: the share of a library's function that it calls; a trace may have another name for it than samples,
+        which then limit it by all calls of that library, `package`.
         """
         found = found_share(self.facts, rank, name, at, calling=calling, few=True)
-        return share if found is None or (calling and not found[0]) else min(share, found[1])
+        if found is not None and calling and not found[0]:
+            found = found_share(self.facts, rank, name, at, few=True, package=package) if package else None
+        return share if found is None else min(share, found[1])
 
     def found_share(
         self, rank: int, name: str, at: str, without: Sequence[tuple[str, str]] = (), calling: str = ""
@@ -384,10 +387,6 @@ def _holds(facts: Facts, name: str) -> bool:
     """Whether a field is asked for of records that there are: without any, it has no value that could be missing."""
     record, _, field_name = name.partition(".")
     return not field_name or record not in ("ddp", "fsdp", "optimizers", "loaders") or bool(getattr(facts, record))
-
-
-def _file(at: str) -> str:
-    return at.rpartition(":")[0] or at
 
 
 def _texts(advice: Advice) -> Iterator[str]:

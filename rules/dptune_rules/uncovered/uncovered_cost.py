@@ -120,7 +120,9 @@ def check(run: RunView) -> Iterator[Advice]:
 
 def _agreed(run: RunView, site: CodeSite) -> CodeSite:
     """With its share limited by what stack samples of untraced steps allow."""
-    return _with_share(site, run.agreed_share(site.share, site.rank, site.name, site.at, _calling(site)))
+    calling = _calling(site) or (site.mostly if site.part and site.library else "")
+    package = site.library
+    return _with_share(site, run.agreed_share(site.share, site.rank, site.name, site.at, calling, package))
 
 
 def _sampled(run: RunView, site: CodeSite) -> CodeSite:
