@@ -18,7 +18,7 @@ from dptune.runfile.dealt_batches import DealtBatches, dealt_batches
 from dptune.runfile.epochs import EpochStarts, enough_steps, epoch_starts, epoch_steps, restarted
 from dptune.runfile.experience import collects
 from dptune.runfile.facts import Facts
-from dptune.runfile.hot_lines import SampledShare, found_share, hottest_line, sampled_phase, sampled_share
+from dptune.runfile.hot_lines import Place, SampledShare, found_share, hottest_line, sampled_phase, sampled_share
 from dptune.runfile.iterators import NewIterators, new_iterators
 from dptune.runfile.line_forms import LineForm, line_form
 from dptune.runfile.loader_lines import HotFunction, hottest_in_loader, least_wait_share
@@ -312,13 +312,13 @@ class RecordedView:
         return share if found is None else min(share, found[1])
 
     def found_share(
-        self, rank: int, name: str, at: str, without: Sequence[tuple[str, str]] = (), calling: str = ""
+        self, rank: int, name: str, at: str, without: Sequence[Place] = (), calling: str = "", package: str = ""
     ) -> tuple[float, float] | None:
         """The share of a rank's untraced steps in which a function is on the stack, and its upper bound.
 
         Time in functions that it calls is included; `without` and `calling`: see `sampled_share`. None for few samples.
         """
-        return found_share(self.facts, rank, name, at, without, calling)
+        return found_share(self.facts, rank, name, at, without, calling, package=package)
 
     def sampled_share(
         self,
