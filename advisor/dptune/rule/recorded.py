@@ -307,7 +307,7 @@ class RecordedView:
         which then limit it by all calls of that library, `package`.
         """
         found = found_share(self.facts, rank, name, at, calling=calling, few=True)
-        if found is not None and calling and not found[0]:
+        if calling and (found is None or not found[0]):
             found = found_share(self.facts, rank, name, at, few=True, package=package) if package else None
         return share if found is None else min(share, found[1])
 

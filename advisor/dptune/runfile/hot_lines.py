@@ -15,6 +15,7 @@ from dptune.runfile.window import SampledFacts, Window
 _LEAST_LOOKS = 3  # fewer may be chance
 _ENOUGH_SAMPLES = 5  # on a rank, for a share
 _ENOUGH_OF_ALL = 50  # on a rank: of fewer a function that is never found may take 5 % of the step
+_ENOUGH_OF_PACKAGE = 20  # on a rank: of all calls of a package, of which none may be found
 _ENOUGH_STEPS = 8  # for their variation
 _Z = 1.645  # of a normal distribution: 5 % lie beyond on either side
 _TRAINING = ("loader", "forward", "backward", "optimizer", "collective")
@@ -168,7 +169,7 @@ def found_share(
     found = [(line, sample) for line, sample in found if not calling or _calls(sample, f"{of.file}:{line}", calling)]
     found = [(line, sample) for line, sample in found if not package or _calls_package(sample, of, line, package)]
     found_looks = sum(sample.looks for _, sample in found)
-    if looks < _ENOUGH_OF_ALL and found_looks < _ENOUGH_SAMPLES:
+    if looks < (_ENOUGH_OF_PACKAGE if package else _ENOUGH_OF_ALL) and found_looks < _ENOUGH_SAMPLES:
         return None
     part = found_looks / looks
     middle = part + _Z**2 / (2 * looks)
