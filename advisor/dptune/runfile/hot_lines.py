@@ -161,7 +161,7 @@ def found_share(
     """
     window = next((rank_facts.window("untraced") for rank_facts in facts if rank_facts.rank == rank), None)
     looks = sum(sample.looks for sample in window.sampled) if window else 0
-    if window is None or (looks < _ENOUGH_OF_ALL and not few):
+    if window is None or (looks < _ENOUGH_OF_ALL and not few and not package):
         return None
     of, left_out = function(facts, name, at), [function(facts, *each) for each in without]
     inside = ((_line(sample, of), sample) for sample in window.sampled)
