@@ -399,3 +399,15 @@ def test_like_modules_on_the_same_input(ask, make_measured, make_facts):
     assert advice.saves.high_share == pytest.approx(0.9 * 11 / 12)
     assert ask("DP610", none, siblings(make_facts, 2)) == []
     assert ask("DP610", none, siblings(make_facts, 30, calls=1)) == []  # 3 of 10 ms
+
+
+def test_like_modules_within_like_modules_are_named_with_these(ask, make_measured, make_facts):
+    """Each head calls three layers on its input, at one line."""
+    none = make_measured(user_code=UserCodeFigures(ranks=[0, 1], steps=2, basis="untraced", sites=[]))
+    (facts,) = siblings(make_facts, 30, calls=1)
+    inner = SliceCallsFacts("Head.forward", "net.py:10", "net.py:12", "Linear", 36, 144, siblings=True)
+    path = ["main (train.py:9)", "Attention.forward (net.py:31)", "Head.forward (net.py:12)"]
+    facts.window("untraced").sampled.append(SampledFacts(path, "forward", looks=20, spent_ns=[20]))
+    facts.slice_calls.append(inner)
+    (advice,) = ask("DP610", none, [facts])
+    assert "modules of class `Head`" in advice.title

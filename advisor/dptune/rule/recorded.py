@@ -18,7 +18,7 @@ from dptune.runfile.dealt_batches import DealtBatches, dealt_batches
 from dptune.runfile.epochs import EpochStarts, enough_steps, epoch_starts, epoch_steps, restarted
 from dptune.runfile.experience import collects
 from dptune.runfile.facts import Facts
-from dptune.runfile.hot_lines import SampledShare, found_share, hottest_line, sampled_phase, sampled_share
+from dptune.runfile.hot_lines import Place, SampledShare, found_share, hottest_line, sampled_phase, sampled_share
 from dptune.runfile.iterators import NewIterators, new_iterators
 from dptune.runfile.line_forms import LineForm, line_form
 from dptune.runfile.loader_lines import HotFunction, hottest_in_loader, least_wait_share
@@ -300,22 +300,25 @@ class RecordedView:
             raise Missing("the traces do not separate the forward pass from the rest")
         return part * phases["forward"].compute_ns / self.measured.account.window_ns
 
-    def agreed_share(self, share: float, rank: int, name: str, at: str, calling: str = "") -> float:
+    def agreed_share(self, share: float, rank: int, name: str, at: str, calling: str = "", package: str = "") -> float:
         """A function's share of the few detailed steps, limited to its upper bound from stack samples of many steps.
 
-        `calling`: the share of a library's function that it calls; a trace may have another name for it than samples.
+        `calling`: the share of a library's function that it calls; a trace may have another name for it than samples,
+        which then limit it by all calls of that library, `package`.
         """
         found = found_share(self.facts, rank, name, at, calling=calling, few=True)
-        return share if found is None or (calling and not found[0]) else min(share, found[1])
+        if calling and (found is None or not found[0]):
+            found = found_share(self.facts, rank, name, at, few=True, package=package) if package else None
+        return share if found is None else min(share, found[1])
 
     def found_share(
-        self, rank: int, name: str, at: str, without: Sequence[tuple[str, str]] = (), calling: str = ""
+        self, rank: int, name: str, at: str, without: Sequence[Place] = (), calling: str = "", package: str = ""
     ) -> tuple[float, float] | None:
         """The share of a rank's untraced steps in which a function is on the stack, and its upper bound.
 
         Time in functions that it calls is included; `without` and `calling`: see `sampled_share`. None for few samples.
         """
-        return found_share(self.facts, rank, name, at, without, calling)
+        return found_share(self.facts, rank, name, at, without, calling, package=package)
 
     def sampled_share(
         self,
@@ -384,10 +387,6 @@ def _holds(facts: Facts, name: str) -> bool:
     """Whether a field is asked for of records that there are: without any, it has no value that could be missing."""
     record, _, field_name = name.partition(".")
     return not field_name or record not in ("ddp", "fsdp", "optimizers", "loaders") or bool(getattr(facts, record))
-
-
-def _file(at: str) -> str:
-    return at.rpartition(":")[0] or at
 
 
 def _texts(advice: Advice) -> Iterator[str]:

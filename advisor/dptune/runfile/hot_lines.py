@@ -15,6 +15,7 @@ from dptune.runfile.window import SampledFacts, Window
 _LEAST_LOOKS = 3  # fewer may be chance
 _ENOUGH_SAMPLES = 5  # on a rank, for a share
 _ENOUGH_OF_ALL = 50  # on a rank: of fewer a function that is never found may take 5 % of the step
+_ENOUGH_OF_PACKAGE = 20  # on a rank: of all calls of a package, of which none may be found
 _ENOUGH_STEPS = 8  # for their variation
 _Z = 1.645  # of a normal distribution: 5 % lie beyond on either side
 _TRAINING = ("loader", "forward", "backward", "optimizer", "collective")
@@ -148,24 +149,27 @@ def found_share(
     calling: str = "",
     *,
     few: bool = False,
+    package: str = "",
 ) -> tuple[float, float] | None:
     """The share of a rank's steps in which a function is on the stack, and what it is at most; None of few samples.
 
     The latter is the upper end of Wilson's interval: 5 % of recordings lie above it. A function that is never found
     takes something. Samples in a function of `without` that it calls are not counted; with `calling` only those in
     which its line itself calls a library's function of this name. `few`: also of few samples, if enough are in the
-    function: their upper end holds for any number.
+    function: their upper end holds for any number. `package`: only samples outside of training in which its line calls
+    this package.
     """
     window = next((rank_facts.window("untraced") for rank_facts in facts if rank_facts.rank == rank), None)
     looks = sum(sample.looks for sample in window.sampled) if window else 0
-    if window is None or (looks < _ENOUGH_OF_ALL and not few):
+    if window is None or (looks < _ENOUGH_OF_ALL and not few and not package):
         return None
     of, left_out = function(facts, name, at), [function(facts, *each) for each in without]
     inside = ((_line(sample, of), sample) for sample in window.sampled)
     found = [(line, sample) for line, sample in inside if _counts(line, sample, of, left_out)]
     found = [(line, sample) for line, sample in found if not calling or _calls(sample, f"{of.file}:{line}", calling)]
+    found = [(line, sample) for line, sample in found if not package or _calls_package(sample, of, line, package)]
     found_looks = sum(sample.looks for _, sample in found)
-    if looks < _ENOUGH_OF_ALL and found_looks < _ENOUGH_SAMPLES:
+    if looks < (_ENOUGH_OF_PACKAGE if package else _ENOUGH_OF_ALL) and found_looks < _ENOUGH_SAMPLES:
         return None
     part = found_looks / looks
     middle = part + _Z**2 / (2 * looks)
@@ -190,3 +194,9 @@ def _counts(line: str, sample: SampledFacts, of: Function, without: Collection[F
 def _calls(sample: SampledFacts, at: str, calling: str) -> bool:
     """Whether that line is the innermost of the script, and calls a library's function of this name."""
     return sample.path[-1].endswith(f"({at})") and calling in sample.through.split(".")
+
+
+def _calls_package(sample: SampledFacts, of: Function, line: str, package: str) -> bool:
+    """Whether that line is the innermost of the script, and calls an installed package, in no phase of a step."""
+    inner = sample.path[-1].endswith(f"({of.file}:{line})")
+    return inner and not sample.phase and sample.through.split(".")[0] == package

@@ -7,19 +7,30 @@ from collections.abc import Iterator
 from dptune.advice import Advice, Evidence
 from dptune.rule import Rule, RunView, SliceCallsFacts, Threshold
 
+MOSTLY = 0.5  # of a function's time
 CALL_NS = 2_000_000  # of longer calls most is compute, which one module for all also needs
 
 
 def sibling_calls(rule: Rule, run: RunView, worth: Threshold) -> Iterator[Advice]:
     """Recommend one module for all, for each loop of short calls that takes a share of the step worth it."""
-    seen = set()
+    shares = {}
     for found in (each for facts in run.facts for each in facts.slice_calls if each.siblings):
         share = run.line_share(found.where)
-        if share is None or found.where in seen or run.impact(share, worth) is None:
-            continue
-        seen.add(found.where)
-        if share * run.measured.step.time_ns <= CALL_NS * found.calls:
+        if share is not None and run.impact(share, worth) is not None:
+            shares[found.where] = found, share
+    for found, share in shares.values():
+        inside = [each for each in shares.values() if each[0] is not found and _runs_in(run, each[0], found)]
+        short = any(
+            part * run.measured.step.time_ns <= CALL_NS * each.calls for each, part in [(found, share), *inside]
+        )
+        if short and not any(_runs_in(run, found, each) for each, _ in shares.values() if each is not found):
             yield _advice(rule, run, found, share, worth)
+
+
+def _runs_in(run: RunView, found: SliceCallsFacts, other: SliceCallsFacts) -> bool:
+    """Whether the function with the one loop mostly runs in the modules that the other calls."""
+    name = found.function.rpartition(".")[2]
+    return (run.part_at(name, found.at, other.where) or 0.0) > MOSTLY
 
 
 def _advice(rule: Rule, run: RunView, found: SliceCallsFacts, share: float, worth: Threshold) -> Advice:

@@ -23,7 +23,6 @@ from dptune.capture.injected.observe.observers import Observers
 from dptune.capture.injected.observe.stack_samples import Sampling
 from dptune.capture.injected.observe.stolen_time import Ticks, taken_share
 from dptune.capture.injected.observe.tensors import tensors
-from dptune.capture.injected.observe.thread_stack import can_read
 from dptune.capture.injected.observe.weights import parameter_sums
 from dptune.capture.injected.record.plan import Plan
 from dptune.capture.injected.record.stopwatch import Stopwatch
@@ -167,8 +166,6 @@ class RankRecording:
             self._observers.iterators.begin()
             self._sampling = Sampling()
             self._sampling.begin()
-            if not can_read():
-                self.facts.unread["stacks"] = "Python runs without the global interpreter lock"
 
     def step(self, tally: Tally, skipped: bool | None, last: bool, number: int) -> None:
         """A step has ended inside the open window, and unless it was the last one there, step `number` begins."""
