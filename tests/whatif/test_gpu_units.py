@@ -254,3 +254,12 @@ def test_intervals_of_a_recording_hold_what_a_card_measured(change: dict[str, Va
     model = recorded()
     found = model.predict(change)
     assert found.low_ns <= measured * model.step_ns <= found.high_ns
+
+
+@pytest.mark.parametrize("change", [{"fsdp.units": 2}, {"wrapper": "ddp"}])
+def test_that_nothing_is_sharded_comes_before_that_the_link_is_unknown(change: dict[str, Value]) -> None:
+    program = replace(simulated(), gathers=(), unit_reductions=(), link=None)
+    with pytest.raises(Missing, match="ranges of fully_shard"):
+        changed(program, change)
+    with pytest.raises(Missing, match="unknown: measure them"):
+        changed(replace(simulated(), link=None), change)

@@ -255,3 +255,13 @@ def test_units_of_a_trace_alone_are_compared_without_the_optimizers_state(tmp_pa
 def test_one_rank_has_nothing_to_share():
     done = whatif(str(SAMPLES / "gpu" / "predict-base"), "--strategies")
     assert "single rank does not communicate" in done.stdout
+
+
+def test_units_of_unknown_size_are_compared_by_their_steps(findings):
+    """Ranges of reduce-scatters are missing as well there: DDP in their place is not predicted."""
+    made = str(findings / "traces" / "made_fsdp2_without_prefetch")
+    own = json.loads(whatif(made, "--strategies", "--format", "json").stdout)
+    kept = next(one for one in own["strategies"] if one["name"] == "FSDP, kept gathered")
+    assert kept["low_ns"] < kept["high_ns"] < own["measured_ns"]
+    assert "size of a collective" in kept["missing"]["state_bytes"]
+    assert "reduce-scatters" in next(one for one in own["strategies"] if one["name"] == "DDP")["missing"]["high_ns"]

@@ -52,12 +52,16 @@ def _timed(strategy: Strategy, times: Mapping[str, str | int] | None) -> Strateg
 
 @dataclass(frozen=True)
 class _Units:
-    """Bytes that all units gather, of elements of so many bytes; among so many ranks, of which some share a shard."""
+    """Bytes of the parameters, and what units gather of them; among so many ranks, of which some share a shard.
 
-    gathered_bytes: int
-    element_bytes: int
+    Where the sizes are unknown, `why` says so.
+    """
+
+    whole: float
+    gathered: float
     ranks: int
     shards: int
+    why: str = ""
 
     @classmethod
     def of(cls, model: StepModel | Program) -> _Units:
@@ -65,7 +69,12 @@ class _Units:
             sent = [message for message in model.messages if message.kind == "all_gather"]
             element = 2 if any(message.dtype not in WHOLE for message in sent) else element_bytes(None)
             shards = max((message.ranks for message in sent), default=0) or model.world_size
-            return cls(sum(sizes_of_units(model).values()), element, model.world_size, shards)
+            try:
+                units = sizes_of_units(model)
+            except Missing as lack:
+                return cls(0.0, 0.0, model.world_size, shards, lack.reason)
+            gathered = float(sum(units.values()))
+            return cls(gathered * element_bytes(None) / element, gathered, model.world_size, shards)
         sharding, ranks = sharding_of(model), len(model.steps)
         sizes = {
             call.unit: call.message_bytes
@@ -73,8 +82,9 @@ class _Units:
             for call in pass_.calls
             if call.kind == "gather"
         }
+        gathered, element = sum(sizes.values()), element_bytes(sharding.parameter_dtype)
         shards = sharding.hybrid.shards if sharding.hybrid else ranks
-        return cls(round(sum(sizes.values())), element_bytes(sharding.parameter_dtype), ranks, shards)
+        return cls(gathered * element_bytes(None) / element, gathered, ranks, shards)
 
 
 def of_units(
@@ -93,7 +103,7 @@ def of_units(
     state = STATE.get(optimizers[0].name) if optimizers else None
     if state is None and not isinstance(model, Program):
         raise Missing(_NO_STATE)
-    whole = units.gathered_bytes * element_bytes(None) / units.element_bytes
+    whole, no_state = units.whole, units.why or ("" if state is not None else _NO_STATE)
     is_hybrid = units.shards < units.ranks
     now = _HSDP if is_hybrid else _FSDP
     per_host = None if is_hybrid else ranks_of_a_host(facts, units.ranks)
@@ -106,11 +116,11 @@ def of_units(
         )
         if high_ns is None and prediction is not None:
             missing["high_ns"] = prediction.missing["step_ns"]
-        if state is None:
-            missing["state_bytes"] = _NO_STATE
+        if no_state:
+            missing["state_bytes"] = no_state
         return Strategy(
             name=name,
-            state_bytes=None if state is None else round((2 + state) * whole / parts + more),
+            state_bytes=None if no_state or state is None else round((2 + state) * whole / parts + more),
             low_ns=round(low_ns or 0.0),
             high_ns=None if high_ns is None else round(high_ns),
             missing=missing,
@@ -118,7 +128,7 @@ def of_units(
 
     return [
         strategy(f"{now}, unchanged", units.shards, 0, {}),
-        strategy(f"{now}, kept gathered", units.shards, units.gathered_bytes, {"fsdp.reshard_after_forward": False}),
+        strategy(f"{now}, kept gathered", units.shards, units.gathered, {"fsdp.reshard_after_forward": False}),
         *([strategy(f"{now}, reduced once", units.shards, whole, {"fsdp.no_sync": True})] if passes > 1 else []),
         *([strategy(_HSDP, per_host, 0, {WITHIN_HOSTS: True})] if per_host else []),
         strategy("DDP", 1, whole, {"wrapper": "ddp"}),

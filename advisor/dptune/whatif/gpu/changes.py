@@ -307,11 +307,11 @@ def _within_hosts(program: Program, value: Value, side: Side) -> Program:
 
 
 def _in_units(program: Program, value: Value, side: Side) -> Program:
-    return in_units(program, value, side, known_link(program))
+    return in_units(program, value, side)
 
 
 def _wrapper(program: Program, value: Value, side: Side) -> Program:
-    return replicated(program, value, side, known_link(program), Caps.of())
+    return replicated(program, value, side, Caps.of())
 
 
 def _gradients_in(program: Program, value: Value) -> Program:

@@ -19,6 +19,7 @@ from dptune.whatif.cpu.wire import Link
 from dptune.whatif.gpu.assumed import Side
 from dptune.whatif.gpu.gathers import Gather
 from dptune.whatif.gpu.graph import Kind, Message
+from dptune.whatif.gpu.links import known_link
 from dptune.whatif.gpu.ordering import ordered
 from dptune.whatif.gpu.parts import Part
 from dptune.whatif.gpu.precision import SMALLEST_NS
@@ -32,13 +33,13 @@ from dptune.whatif.gpu.unit_reductions import UnitReduction
 ROOT = ""  # the name of the unit that holds what no other does
 
 
-def in_units(program: Program, value: Value, side: Side, link: Link) -> Program:
+def in_units(program: Program, value: Value, side: Side) -> Program:
     """So many units of about equal bytes; parameters of the root stay a unit, unless they are the only one."""
     if not program.gathers:
         raise Missing(NO_UNITS)
     if not program.unit_reductions:
         raise Missing(NO_REDUCTIONS)
-    sizes, count = sizes_of_units(program), int(value or 0)
+    link, sizes, count = known_link(program), sizes_of_units(program), int(value or 0)
     if count < 1:
         raise Missing("a model needs at least one unit")
     if count == len(sizes):

@@ -21,6 +21,7 @@ from dptune.whatif.gpu.additions import Additions
 from dptune.whatif.gpu.assumed import Assumed, Side
 from dptune.whatif.gpu.editing import lasting, times
 from dptune.whatif.gpu.graph import Edge, Kind, Message
+from dptune.whatif.gpu.links import known_link
 from dptune.whatif.gpu.merging import reductions_of, sizes_of_units
 from dptune.whatif.gpu.ordering import ordered
 from dptune.whatif.gpu.parts import Part
@@ -44,7 +45,7 @@ _UPDATING_TIMES = Assumed(1.0, 0.6, 0.3)
 _COPIED_BACK = Assumed(1.5, 1.0, 0.5)  # copying gradients out of buckets / copying those of units in
 
 
-def replicated(program: Program, value: Value, side: Side, link: Link, caps: Caps) -> Program:
+def replicated(program: Program, value: Value, side: Side, caps: Caps) -> Program:
     """Each rank has the whole model; as it is where it has that already, or units where those are asked for."""
     if (value == "fsdp") == bool(program.gathers):
         if value != "fsdp" and not program.reductions:
@@ -55,7 +56,7 @@ def replicated(program: Program, value: Value, side: Side, link: Link, caps: Cap
     if not program.unit_reductions:
         raise Missing(NO_REDUCTIONS)
     _check(program)
-    return _Replicas(program, link, side, sizes_of_units(program)).made(caps)
+    return _Replicas(program, known_link(program), side, sizes_of_units(program)).made(caps)
 
 
 def _check(program: Program) -> None:
