@@ -95,7 +95,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "-o", "--output", type=Path, default=default, metavar="FILE", help=f"output file (default: {default})"
     )
     shown.add_argument("--format", choices=("text", "json"), default="text", help="what to print (default: text)")
-    shown.add_argument("-q", "--quiet", action="store_true", help="no progress")
+    shown.add_argument("-q", "--quiet", action="store_true", help="do not print progress")
 
 
 def run(args: argparse.Namespace) -> int:
