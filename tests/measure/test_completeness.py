@@ -219,6 +219,19 @@ def test_kernels_of_steps_that_run_outside_all_steps(tmp_path, by):
     assert measured.known("account") is None
 
 
+def test_exposed_communication_of_one_of_many_ranks_may_be_waiting(tmp_path):
+    """Of one rank of eight the rows hold all that the account does not split, and none where all ranks were read."""
+    (tmp_path / "one").mkdir()
+    (tmp_path / "all").mkdir()
+    of_eight = {"distributedInfo": {"backend": "nccl", "rank": 0, "world_size": 8}}
+    measured, _ = judged(tmp_path / "one", rank(ranks=8), **of_eight)
+    (row,) = measured.overlap.rows
+    assert row.exposed_unsplit_ns == measured.account.exposed_unsplit_ns > 0
+    assert row.exposed_unsplit_ns == row.exposed_transfer_ns == row.exposed_ns
+    (row,) = judged(tmp_path / "all", *healthy(2))[0].overlap.rows
+    assert row.exposed_unsplit_ns == 0
+
+
 def test_work_that_queues_behind_the_steps_is_none_of_it(tmp_path):
     """Before the recording 60 ms of work were launched: all that its steps launch runs after them, promptly."""
     late = [{**one, "ts": one["ts"] + 60_000} if is_kernel(one) else one for one in rank()]

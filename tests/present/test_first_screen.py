@@ -305,6 +305,9 @@ def test_long_names_leave_the_figures_of_a_sentence(report: Report) -> None:
     assert "takes 1,010 ms on rank 2, 20.7 ms on the others; this explains 99 % of its lag." in shown
     assert "does: a sleep." in shown
     assert re.search(r"`# running( sparse)?( \w+)?\.\.\w*arch` in `forward\(", shown)
+    short = {"cause": cause.replace(name, "# running sparse arch").replace(called, "## forward ##"), "next": "n"}
+    narrow = text.first_screen(report.model_copy(update={"headline": headline.model_copy(update=short)}), 60)
+    assert "`# running sparse arch` in `## forward ##`" in " ".join(narrow.split())  # a narrow page takes more lines
     code = f"Use `{'loss = model(x); ' * 20}`."
     headline = headline.model_copy(update={"next": code})
     assert "`loss = model(x); loss = model(x);" in text.first_screen(report.model_copy(update={"headline": headline}))

@@ -127,8 +127,7 @@ def first_screen(report: Report, *, patches: bool = True) -> FirstScreen:
 
 def _path(report: Report) -> str:
     """The run as it is named on a command line; empty where no one path names it."""
-    sources = report.run.sources
-    return shlex.quote(sources[0]) if len(sources) == 1 else ""
+    return shlex.quote(report.run.sources[0]) if len(report.run.sources) == 1 else ""
 
 
 def _run(report: Report) -> list[str]:
@@ -139,7 +138,7 @@ def _run(report: Report) -> list[str]:
     world = measured.known("world_size")
     count = len(measured.ranks)
     ranks = several(count, "rank") if world is None or world <= count else f"{count} of {world:,} ranks"
-    found = [_script(run.command) if run.command else _source(run.sources)]
+    found = [script_name(run.command) if run.command else _source(run.sources)]
     devices = _devices(measured)
     shared = any(rank.gpu_ranks for rank in measured.ranks)
     found += [f"{ranks} on {devices}"] if shared and devices else [ranks, devices]
@@ -149,7 +148,8 @@ def _run(report: Report) -> list[str]:
     return [text for text in found if text]
 
 
-def _script(command: str) -> str:
+def script_name(command: str) -> str:
+    """The file name of the script, the name of its module, or the program."""
     words = shlex.split(command)
     module = words[words.index("-m") + 1 :][:1] if "-m" in words else []
     return PurePath(next((word for word in [*words, *module] if word.endswith(".py")), [*module, *words, ""][0])).name

@@ -26,7 +26,7 @@ _NARROW = _USUAL - 10  # columns: with fewer, lines are folded rather than cut; 
 _MOST_KERNELS = 5
 _LEAST_PARTS = 3  # of what ran: script, ranks, devices
 _MOST_SENTENCE, _MOST_CAUSE = 2, 3  # lines at 80 columns
-_NAMES = (48, 32, 20)  # columns of names in a sentence that does not fit
+_NAMES = (48, 36, 24)  # columns of names in a sentence that does not fit
 _NAME = re.compile(r"`([^`]+)`")
 _NO_CODE = re.compile(r"`(?!dptune |python |torchrun )([^`()=]+)`")  # of a text that may hold code and commands
 _MOST_NEXT, _MOST_UNSEEN = 2, 2  # one more where there is room
@@ -137,12 +137,15 @@ def _led(text: str, keys: bool) -> str:
 
 
 def _fitting(sentences: Sequence[str], width: int, most: int, indent: str, names: re.Pattern[str]) -> Iterator[Line]:
-    """As many whole sentences as fit `most` lines; names are shortened, then the first is cut, to fit."""
+    """As many whole sentences as fit `most` lines; names are shortened, then the first is cut, to fit.
+    Twice as many lines on a narrow page.
+    """
+    lines = most if width >= _NARROW else 2 * most
     texts = [" ".join(sentences[:count]) for count in range(1, len(sentences) + 1)]
-    whole = [text for text in texts if len(list(wrapped(text, width, indent))) <= most]
+    whole = [text for text in texts if len(list(wrapped(text, width, indent))) <= lines]
     for longest in () if whole else _NAMES:
         texts = [_with_short_names(text, longest, names) for text in texts]
-        whole = whole or [text for text in texts if len(list(wrapped(text, width, indent))) <= most]
+        whole = whole or [text for text in texts if len(list(wrapped(text, width, indent))) <= lines]
     yield from _short(whole[-1] if whole else next(iter(texts), ""), width, most, indent)
 
 
