@@ -166,9 +166,9 @@ class RunView(RanksView):
         """
         spent = {}
         for facts in self.facts:
-            own = next((each for each in facts.frozen_features if each.module == found.module), None)
-            if own is not None and len(own.step_ns) > 1 and own.same_inputs:
-                shares = [min(1.0, ns / step) for ns, step in zip(own.spent_ns, own.step_ns, strict=True)]
+            same = next((each for each in facts.frozen_features if each.module == found.module), None)
+            if same is not None and len(same.step_ns) > 1 and same.same_inputs:
+                shares = [min(1.0, ns / step) for ns, step in zip(same.spent_ns, same.step_ns, strict=True)]
                 spent[facts.rank] = Share(min(shares), median(shares), max(shares))
         how = f"the time of these calls in {len(found.step_ns)} warm-up steps; the interval includes how it varies"
         return self.removed(spent, how, timed=True) if spent and self.times_hold else None

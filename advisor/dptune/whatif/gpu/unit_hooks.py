@@ -51,20 +51,20 @@ class _Hook:
     kind: str
     unit: str
     tensors: int
-    own_ns: int
+    alone_ns: int
     shown_ns: int | None = None
 
     def unit_ns(self, per_tensor: float) -> float:
         """What is for the unit where each tensor takes so many times that."""
-        return self.own_ns / (1 + per_tensor * self.tensors)
+        return self.alone_ns / (1 + per_tensor * self.tensors)
 
     def seen_ns(self, per_tensor: float, *, no_tensors: bool) -> float:
         """The same, with what operators show. `no_tensors`: gathers show none for each tensor."""
         if self.shown_ns is None:
-            return float(self.own_ns) if no_tensors else self.unit_ns(per_tensor)
+            return float(self.alone_ns) if no_tensors else self.unit_ns(per_tensor)
         if not self.shown_ns:
-            return float(self.own_ns)
-        return max(0.0, min(self.unit_ns(per_tensor), self.own_ns - self.shown_ns))
+            return float(self.alone_ns)
+        return max(0.0, min(self.unit_ns(per_tensor), self.alone_ns - self.shown_ns))
 
 
 def unit_share(ranks: Iterable[Columns], reductions: Sequence[UnitReduction]) -> Assumed:
@@ -80,8 +80,8 @@ def unit_share(ranks: Iterable[Columns], reductions: Sequence[UnitReduction]) ->
 def _of_rank(columns: Columns, tensors: Mapping[str, int]) -> Assumed | None:
     rows = columns.rows(RANGE_CATEGORIES, _ALL.match)
     ranges = Ranges.of_rows(columns, rows)
-    own_ns = _own_ns(columns.dur_ns[rows], ranges.parents())
-    total_ns, hooks = int(own_ns.sum()), _hooks(columns, rows, ranges, own_ns, tensors)
+    alone_ns = _alone_ns(columns.dur_ns[rows], ranges.parents())
+    total_ns, hooks = int(alone_ns.sum()), _hooks(columns, rows, ranges, alone_ns, tensors)
     if not hooks or not total_ns:
         return None
     fitted = _fitted(hooks)
@@ -95,18 +95,18 @@ def _of_rank(columns: Columns, tensors: Mapping[str, int]) -> Assumed | None:
     return Assumed(measured.middle, seen[1], seen[2]) if no_tensors else Assumed(*seen)
 
 
-def _own_ns(durations_ns: Ints, parents: Ints) -> Ints:
+def _alone_ns(durations_ns: Ints, parents: Ints) -> Ints:
     """What ranges take without those directly inside them."""
-    own_ns = durations_ns.copy()
+    alone_ns = durations_ns.copy()
     inside = parents != NOWHERE
-    np.subtract.at(own_ns, parents[inside], durations_ns[inside])
-    return np.maximum(own_ns, 0)
+    np.subtract.at(alone_ns, parents[inside], durations_ns[inside])
+    return np.maximum(alone_ns, 0)
 
 
-def _hooks(columns: Columns, rows: Ints, ranges: Ranges, own_ns: Ints, tensors: Mapping[str, int]) -> list[_Hook]:
+def _hooks(columns: Columns, rows: Ints, ranges: Ranges, alone_ns: Ints, tensors: Mapping[str, int]) -> list[_Hook]:
     """Those of units with known tensors."""
     operators, found = _operators(columns, ranges), list[_Hook]()
-    for place, (row, own) in enumerate(zip(rows.tolist(), own_ns.tolist(), strict=True)):
+    for place, (row, alone) in enumerate(zip(rows.tolist(), alone_ns.tolist(), strict=True)):
         named = _OF_UNITS.match(columns.name(row))
         if named is None:
             continue
@@ -116,7 +116,7 @@ def _hooks(columns: Columns, rows: Ints, ranges: Ranges, own_ns: Ints, tensors: 
             continue
         if kind in _THROUGH_TENSORS and count >= _FEW and place in operators:
             shown = max((took for times, took in operators[place] if times >= count), default=0)
-        found.append(_Hook(kind, unit, count, own, shown))
+        found.append(_Hook(kind, unit, count, alone, shown))
     return found
 
 
@@ -138,7 +138,7 @@ def _fitted(hooks: Sequence[_Hook]) -> float | None:
     """What a tensor takes / what a unit takes: by a line for each kind of range. None where units are alike."""
     kinds: dict[str, dict[tuple[str, int], list[int]]] = defaultdict(lambda: defaultdict(list))
     for hook in hooks:
-        kinds[hook.kind][hook.unit, hook.tensors].append(hook.own_ns)
+        kinds[hook.kind][hook.unit, hook.tensors].append(hook.alone_ns)
     of_units, of_tensors = 0.0, 0.0
     for units in kinds.values():
         points = [(count, median(each)) for (_, count), each in units.items()]
