@@ -21,6 +21,7 @@ from dptune.advise.unjudgeable import NO_DATA, is_why
 from dptune.measured import Account, EfficiencyFigures, Measured, RankFigures
 from dptune.present.amounts import element_type, milliseconds, percent, several
 from dptune.present.lines import Role
+from dptune.present.script_name import script_name
 from dptune.present.step_classes import PARTS, Part
 from dptune.runfile.ranks import spans
 
@@ -146,13 +147,6 @@ def _run(report: Report) -> list[str]:
     foreign = "torch.profiler traces" if measured.step.basis == "traced" else ""
     found.append(run.recorded[:16].replace("T", " ") if run.recorded else foreign)
     return [text for text in found if text]
-
-
-def script_name(command: str) -> str:
-    """The file name of the script, the name of its module, or the program."""
-    words = shlex.split(command)
-    module = words[words.index("-m") + 1 :][:1] if "-m" in words else []
-    return PurePath(next((word for word in [*words, *module] if word.endswith(".py")), [*module, *words, ""][0])).name
 
 
 def _source(sources: Sequence[str]) -> str:

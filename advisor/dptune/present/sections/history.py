@@ -9,8 +9,8 @@ from pathlib import PurePath
 from dptune.history import Entry, History
 from dptune.present.amounts import Hole, number, several
 from dptune.present.columns import columns_of
-from dptune.present.first_screen import script_name
 from dptune.present.lines import BLANK, Line, command_line, wrapped
+from dptune.present.script_name import script_name
 from dptune.present.table import Cell, Column, table
 
 _BAR = 8
