@@ -13,7 +13,7 @@ from dptune.present.script_name import script_name
         ("python train.py --epochs 2", "train.py"),
         ("torchrun --nproc-per-node 2 -m pack.train", "pack.train"),
         ("torchrun '/data/my runs/train all.py' -m", "train all.py"),
-        ("python 'train.py --name it's", "'train.py"),  # changed since, so that a quote does not end
+        ("python train.py --name it's", "train.py"),  # changed since: a quote does not end
         ("'", "'"),
         ("", ""),
     ],
