@@ -18,7 +18,7 @@ from dptune.measure import measure
 from dptune.trace import load
 from dptune.whatif.run_model import RunModel
 
-SMALL = {"layers": 4, "width": 512, "heads": 8, "tokens": 256, "batch": 4, "losses_read": 0, "loader": None}
+SMALL = {"layers": 6, "width": 512, "heads": 8, "tokens": 256, "batch": 4, "losses_read": 0, "loader": None}
 DDP = {**SMALL, "strategy": "ddp", "precision": "fp32", "optimizer": "foreach", "hook": "none"}
 FSDP = {**SMALL, "strategy": "fsdp", "precision": "fp32", "optimizer": "fused", "unit_layers": 1, "reshard": True}
 
