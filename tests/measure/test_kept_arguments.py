@@ -90,6 +90,16 @@ def test_up_to_the_limits(path, monkeypatch, limit, most, least_kept):
 
 
 @pytest.mark.long
+def test_where_hardly_any_repeat_none_is_looked_for(path, monkeypatch):
+    whole = decode(path).operators
+    monkeypatch.setattr(operators, "_ENOUGH_KNOWN", 10)
+    monkeypatch.setattr(operators, "_LEAST_REPEATED", 1.0)
+    trace = decode(path)
+    assert compared(trace) == len(whole)
+    assert len(trace.operators.end) > 2 * len(whole.end)
+
+
+@pytest.mark.long
 def test_a_separator_in_a_text_separates_nothing(path):
     path.write_text(path.read_text().replace('"float"', '"fl\0at"', 1))
     assert "\0" in path.read_text()

@@ -16,17 +16,40 @@ from dptune.trace.kineto.schema import ABSENT, TypedArgs
 MOST_OPERATORS = 1_000_000  # are kept: 24 MB of numbers
 MOST_BYTES = 2**27  # of their texts
 _MOST_KNOWN = 2**15  # texts among which an equal one is looked for; where so many differ, few repeat
+_ENOUGH_KNOWN = 2**12  # texts that show whether any repeat
+_LEAST_REPEATED = 0.1  # of the texts, for an equal one to be looked for
 _LONGEST_DIGITS = 18  # of a number that is an int64 without a look at its value
 _ANY = msgspec.json.Decoder(float_hook=float)  # as arguments are read by themselves
 
 
 class _Texts(dict[bytes, int]):
-    """Numbers of distinct texts in the order they are first asked for. `new` are those since it was emptied."""
+    """Numbers of distinct texts in the order they are first asked for. `new` are those since it was emptied.
+
+    Where hardly any repeats, none is looked for: each has a number of its own.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.count = 0
         self.new: list[bytes] = []
+        self._asked = 0
+        self._repeat = True
+
+    def numbers(self, texts: Sequence[bytes]) -> Sequence[int] | Ints:
+        """Of texts in the order of the file."""
+        if not self._repeat:
+            first, self.count = self.count, self.count + len(texts)
+            self.new += texts
+            return np.arange(first, self.count)
+        if len(self) > _MOST_KNOWN:
+            self.clear()
+            self._asked = 0
+        found = [self[text] for text in texts]
+        self._asked += len(texts)
+        self._repeat = len(self) < max(_ENOUGH_KNOWN, (1 - _LEAST_REPEATED) * self._asked)
+        if not self._repeat:
+            self.clear()
+        return found
 
     def __missing__(self, text: bytes) -> int:
         self[text] = number = self.count
@@ -50,12 +73,12 @@ class OperatorTable:
         if self._full or not args:
             return
         texts = self._texts
-        if len(texts) > _MOST_KNOWN:
-            texts.clear()
-        numbers = [
-            texts[SEPARATOR.join((each.input_dims, each.former_dims, each.input_types, each.values, each.strides))]
-            for each in args
-        ]
+        numbers = texts.numbers(
+            [
+                SEPARATOR.join((each.input_dims, each.former_dims, each.input_types, each.values, each.strides))
+                for each in args
+            ]
+        )
         lengths = np.fromiter(map(len, texts.new), np.int64, len(texts.new))
         self._ends.append(np.cumsum(lengths) + len(self._written))
         self._written += b"".join(texts.new)
