@@ -216,7 +216,7 @@ def test_a_missing_figure_without_a_reason_skips_the_rule(assemble, make_rule, m
         raise missing
 
     report = assemble(make_rule("XX101", check), make_rule("XX102"))
-    assert [one.reason for one in report.skipped] == ["a figure is missing, and the rule does not say which"]
+    assert [one.reason for one in report.skipped] == ["a figure is missing, and the rule does not name it"]
     assert [one.rule for one in report.advice] == ["XX102"]
 
 
@@ -230,10 +230,10 @@ def test_a_rule_that_does_not_end_is_left_and_ended(assemble, make_rule, monkeyp
 
     monkeypatch.setattr(asking, "LIMIT_S", 0.1)
     report = assemble(make_rule("XX101", check), make_rule("XX102", ours=True))  # which has no limit
-    assert [(one.rule, one.reason) for one in report.skipped] == [("XX101", "it had not ended after 0.1 s")]
+    assert [(one.rule, one.reason) for one in report.skipped] == [("XX101", "it did not end within 0.1 s")]
     assert [one.rule for one in report.advice] == ["XX102"]
     (finding,) = [finding for finding in report.trust.findings if finding.code == "rule-failed"]
-    assert finding.text == "XX101 (made-up 1.0) could not be asked; it had not ended after 0.1 s"
+    assert finding.text == "XX101 (made-up 1.0) could not run: it did not end within 0.1 s"
     for thread in threads:  # on a busy machine it may not have come so far
         thread.join(300)
         assert not thread.is_alive(), "it goes on computing beside all that comes after it"
@@ -305,7 +305,7 @@ def test_what_a_rule_does_to_figures_and_facts_no_other_sees(
 def test_a_rule_cannot_speak_for_another(assemble, make_rule, make_advice):
     report = assemble(make_rule("XX101", says(make_advice, "XX999")))
     assert report.advice == []
-    assert "in the name of XX999" in report.skipped[0].reason
+    assert "another rule, XX999" in report.skipped[0].reason
 
 
 def test_a_rule_cannot_take_anothers_card(assemble, make_rule, make_advice):
@@ -314,7 +314,7 @@ def test_a_rule_cannot_take_anothers_card(assemble, make_rule, make_advice):
         make_rule("XX102", lambda run: iter([make_advice("XX102", fingerprint="XX101:subject")])),
     )
     assert [one.rule for one in report.advice] == ["XX101"]
-    assert "'XX101:subject', does not begin with XX102" in report.skipped[0].reason
+    assert "'XX101:subject', does not start with XX102" in report.skipped[0].reason
 
 
 def test_a_rule_cannot_propose_what_the_run_has_already(assemble, make_rule, make_advice, make_facts):

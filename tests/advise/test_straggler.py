@@ -60,7 +60,9 @@ def make_late(make_measured, hand_made):
             cause=cause,
             cause_share=None if cause is None else covers,
             more_ns={spends: STEPS * lag_us * US},
-            missing={} if cause else dict.fromkeys(("cause", "cause_share"), "no one thing covers half of its lag"),
+            missing={}
+            if cause
+            else dict.fromkeys(("cause", "cause_share"), "no single cause explains half of its lag"),
         )
         ranks = [
             hand_made.figures(
@@ -239,7 +241,9 @@ def test_what_saves_more_than_the_late_rank_costs_takes_the_head(make_late, make
 
 
 def test_a_cause_that_is_not_known_is_said(make_late):
-    assert "Cause unknown: no one thing covers half of its lag. The other" in said(make_late(5_000, cause=None)).why
+    assert (
+        "Cause unknown: no single cause explains half of its lag. The other" in said(make_late(5_000, cause=None)).why
+    )
 
 
 @pytest.mark.parametrize(

@@ -287,7 +287,7 @@ class TestRecording:
         record = RunRecord(ending=Ending("recording"))
         (finding,) = trust.recording(record, [Facts(0, steps=35, ended="complete")])
         assert finding.level == "info"
-        assert finding.text.startswith("the script still runs")
+        assert finding.text.startswith("the recording is complete; the script is still running")
 
     def test_a_rank_whose_recording_stopped_is_named(self):
         stopped = Facts(1, steps=7, ended="recording stopped: OSError: disk full")
@@ -348,7 +348,10 @@ def test_traced_steps_that_were_quicker_say_that_the_machine_changed(make_measur
 
 @pytest.mark.parametrize(
     ("basis", "said"),
-    [("optimizer", "from the end of one optimizer step to the end of the next"), ("repeating", "what repeats")],
+    [
+        ("optimizer", "from the end of one optimizer step to the end of the next"),
+        ("repeating", "inferred from operations that repeat"),
+    ],
 )
 def test_steps_that_nothing_marks_say_what_tells_them_and_how_alike_they_are(make_measured, basis, said):
     found = StepsFigures(basis=basis, similarity=0.974, by_rank={0: 5})

@@ -181,8 +181,8 @@ def test_several_outputs_at_once(judged, capsys, tmp_path: Path) -> None:  # typ
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--output", "html=x"], "--output html=x is no FORMAT=FILE"),
-        (["--output", "junit"], "--output junit is no FORMAT=FILE"),
+        (["--output", "html=x"], "--output html=x is not FORMAT=FILE"),
+        (["--output", "junit"], "--output junit is not FORMAT=FILE"),
         (["--output", "junit=/no/such/folder/x"], "cannot write to /no/such/folder/x"),
         (["--format", "json", "--output", "text=-"], "both go to stdout"),
         (["--max-regression", "5%"], "--max-regression needs something to compare with"),

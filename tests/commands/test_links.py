@@ -74,7 +74,7 @@ def test_mistakes(
     ("hosts", "ranks", "status", "said"),
     [
         (["a"], 3, 0, "dptune: 3 ranks, as dptune-runs/run has (--nproc-per-node N for others)"),
-        (["a", "b"], 4, 2, "run has 4 ranks on 2 hosts: say which of them this host has"),
+        (["a", "b"], 4, 2, "run has 4 ranks on 2 hosts: give the number of ranks on this host"),
         (["a"], 1, 2, "one rank has no links"),
     ],
 )

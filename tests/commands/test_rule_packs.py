@@ -15,7 +15,7 @@ import pytest
 
 from dptune.advice import Report
 
-SAMPLE = str(Path(__file__).parents[2] / "sample_traces" / "healthy")
+SAMPLE = str(Path(__file__).parents[1] / "rules" / "recorded" / "runs" / "unused-gradients-mended")
 RULE = '''"""A rule.
 
 ## What it measures
@@ -81,7 +81,7 @@ def dptune(install: Install, tmp_path: Path) -> Dptune:
 
 BROKEN = (
     "dptune: warning: rule pack 'acme' (acme 1.0): acme.broken is left out: OSError: no \\x1b licence",
-    "dptune: warning: ACME002 (acme 1.0) could not be asked; the rule failed: ValueError: no such luck",
+    "dptune: warning: ACME002 (acme 1.0) could not run: the rule failed: ValueError: no such luck",
 )
 
 
@@ -136,13 +136,13 @@ def test_rules_that_do_not_end_are_named_and_the_process_ends(install: Install, 
     command = [sys.executable, "-c", code]
     done = subprocess.run(command, capture_output=True, text=True, env=env, cwd=tmp_path, check=True, timeout=900)
     report = Report.model_validate_json(done.stdout)
-    why = "it had not ended after 0.5 s"
+    why = "it did not end within 0.5 s"
     assert [(one.rule, one.reason) for one in report.skipped if one.rule.startswith("ACME")] == [
         ("ACME003", why),
         ("ACME004", why),
     ]
     assert done.stderr.splitlines()[-2:] == [
-        f"dptune: warning: {code} (acme 1.0) could not be asked; {why}" for code in ("ACME003", "ACME004")
+        f"dptune: warning: {code} (acme 1.0) could not run: {why}" for code in ("ACME003", "ACME004")
     ]
 
 

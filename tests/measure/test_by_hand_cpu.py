@@ -166,7 +166,7 @@ def test_sizes_come_from_the_buckets_where_there_is_no_detailed_window(folder):
         path.unlink()
     found = collective(folder)
     assert found.message_bytes == 4444
-    assert found.missing == {"dtype": "the trace does not say which element type"}
+    assert found.missing == {"dtype": "the trace does not name the element type"}
 
 
 @pytest.mark.parametrize("change", [{"comm_hook": "fp16_compress_hook"}, {"rebuilt_bucket_sizes": [1, 2, 3]}])

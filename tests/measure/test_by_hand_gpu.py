@@ -173,7 +173,7 @@ def test_who_comes_late_and_why(measured):
     assert [(step.number, step.lag_ns) for step in second.steps] == [(3, 20 * US), (4, 0)]
     assert [(step.number, step.lag_ns) for step in first.steps] == [(3, 0), (4, 0)]
     assert (second.collectives, second.last_share, second.lag_ns) == (2, 0.5, 10 * US)
-    assert second.missing["cause"].startswith("no collective before")
+    assert second.missing["cause"].startswith("no earlier collective")
     assert measured.straggler.model_dump(exclude={"missing", "differences"}) == {
         "rank": 1,
         "lag_ns": 10 * US,
@@ -190,7 +190,7 @@ def test_who_comes_late_and_why(measured):
 def test_copies(measured):
     (copy,) = measured.copies
     assert copy.model_dump(exclude={"sites"}) == {
-        "missing": {"large_gb_per_s": "no copy is as large as 1 MiB, below which start-up dominates"},
+        "missing": {"large_gb_per_s": "no copy is as large as 1 MiB, below which latency dominates"},
         "direction": "h2d",
         "pinned": False,
         "calls": 2,

@@ -109,7 +109,7 @@ def test_a_scalar_that_is_read_waits_in_the_call_after_the_copy(found):
     assert (one.exposed_ns, one.hidden_ns) == (4 * US, 0)
     assert (one.blocking_calls, one.held_ns) == (2, 22 * US)
     assert one.gb_per_s == 8 / 4000
-    assert one.missing == {"large_gb_per_s": "no copy is as large as 1 MiB, below which start-up dominates"}
+    assert one.missing == {"large_gb_per_s": "no copy is as large as 1 MiB, below which latency dominates"}
     (site,) = one.sites
     assert (site.operator, site.calls_per_step, site.every_step) == ("aten::item", 0.5, False)
     assert site.function == "train.py(10): main"
@@ -208,18 +208,18 @@ def test_peers_and_unknown_sizes(tmp_path):
     (one,) = measure_events(tmp_path, listed).copies
     assert one.direction == "p2p"
     for name in ("total_bytes", "gb_per_s", "large_gb_per_s"):
-        assert one.missing[name] == "the trace does not say how many bytes were copied"
+        assert one.missing[name] == "the trace does not show how many bytes were copied"
 
 
 def test_copies_whose_launch_was_not_recorded_belong_to_no_step(tmp_path):
     ran = [launch(2, 10, 12), kernel("gemm", 50, 60, 2), copy(PINNED, 20, 40, 1, bytes=8)]
     found = measure_events(tmp_path, [STEP, *ran])
-    with pytest.raises(Missing, match="does not say which calls launched them"):
+    with pytest.raises(Missing, match="does not show which calls launched them"):
         _ = found.copies
 
 
 def test_of_the_mtia_trace_it_is_said_that_launches_are_missing(real_traces):
-    with pytest.raises(Missing, match="does not say which calls launched them"):
+    with pytest.raises(Missing, match="does not show which calls launched them"):
         _ = reading.measured(real_traces / "mtia").copies
 
 

@@ -75,7 +75,7 @@ def test_what_moves_to_the_others_once_it_is_mended(figures, moves):
     ],
 )
 def test_shapes_decide_whether_compute_is_more_or_slower(ratio, cause, found):
-    missing = {} if cause else dict.fromkeys(("cause", "cause_share"), "no one thing covers half of its lag")
+    missing = {} if cause else dict.fromkeys(("cause", "cause_share"), "no single cause explains half of its lag")
     covers = 0.9 if cause else None
     arrival = ArrivalFigures(
         collectives=4, last_share=1.0, lag_ns=43, steps=[], cause=cause, cause_share=covers, missing=missing

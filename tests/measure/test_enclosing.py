@@ -37,6 +37,7 @@ def test_the_innermost_range_is_that_of_a_plain_search(found, queries, offset):
     assert own.around(thread, start + offset, start + length + offset).tolist() == wanted
     moments = [plain(found, thread, start, start + 1) for thread, start, _ in queries]
     assert own.at(thread, start + offset).tolist() == moments
+    assert own.hold(thread, start + offset).tolist() == [at != NOWHERE for at in moments]
 
 
 @given(RANGES, st.lists(st.integers(-2, 60), max_size=6), OFFSETS)
@@ -73,9 +74,11 @@ def test_calls_within_calls():
 
 def test_no_ranges_hold_nothing():
     assert ranges([]).at(ints([1]), ints([0])).tolist() == [NOWHERE]
+    assert ranges([]).hold(ints([1]), ints([0])).tolist() == [False]
     assert ranges([]).parents().tolist() == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("depth", [1, 1000, 100_000])
 def test_depth_and_siblings_take_the_same_few_rounds(depth):
     """`depth` ranges one in the other, then as many beside each other inside the outermost."""

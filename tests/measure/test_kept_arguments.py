@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from dptune.measure import measure
+from dptune.measure.host import operator_arguments as of_operators
 from dptune.measure.host.operator_arguments import OperatorArguments, operator_arguments
 from dptune.trace import load
 from dptune.trace.columns import NO_OPERATORS
@@ -63,6 +64,7 @@ def compared(trace):
     return len(trace.operators)
 
 
+@pytest.mark.long
 def test_all_but_those_of_the_damaged_block(path):
     trace = decode(path)
     kept = compared(trace)
@@ -104,6 +106,15 @@ def test_the_file_is_not_read_again(path):
     ]
 
 
+def test_of_more_operators_than_are_read_at_once(path, monkeypatch):
+    """Of a large trace each figure would read the file again."""
+    monkeypatch.setattr(of_operators, "MOST", COUNT // 2)
+    trace = decode(path)
+    assert OperatorArguments.of(replace(trace, operators=NO_OPERATORS)) is None
+    assert len(OperatorArguments.of(trace).rows) > COUNT // 2
+
+
+@pytest.mark.long
 def test_of_one_trace_of_several_and_of_no_record(path):
     other = path.with_name("rank1.json")
     other.write_text(path.read_text())

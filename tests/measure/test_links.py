@@ -88,7 +88,7 @@ def test_busbw_of_four_ranks(kind, factor):
     (one,) = links(match(ranks, 4), ranks, figures(numbers, "aabb"), None)
     assert one.busbw_gb_per_s == pytest.approx(2.0 * factor)
     assert one.scope == "inter-node"
-    assert "nothing says what network" in one.missing["peak_gb_per_s"]
+    assert "the network between the hosts is unknown" in one.missing["peak_gb_per_s"]
 
 
 def test_what_shares_its_time_with_another_collective_is_left_out():
@@ -144,7 +144,7 @@ def test_devices_of_two_kinds_have_no_peak_in_common():
     ranks = ran(one_after_the_other())
     mixed = figures((0,), ("a",)) + figures((1,), ("a",), name="NVIDIA A100-SXM4-80GB")
     (one,) = links(match(ranks, 2), ranks, mixed, None)
-    assert "not in dptune's table" in one.missing["peak_gb_per_s"]
+    assert "dptune has no peak for" in one.missing["peak_gb_per_s"]
 
 
 def test_ranks_on_one_gpu_have_no_link_with_a_peak():
@@ -172,7 +172,7 @@ def test_scope_and_peak_need_to_be_known():
     assert (one.scope, one.scope_inferred) == ("unknown", False)
     assert "hosts of its ranks are not known" in one.missing["peak_gb_per_s"]
     (one,) = links(match(ranks, 2), ranks, figures(name="NVIDIA A10G"), None)
-    assert "not in dptune's table" in one.missing["peak_gb_per_s"]
+    assert "dptune has no peak for" in one.missing["peak_gb_per_s"]
 
 
 def without_hosts(gpus=(0, 1), numbers=(0, 1), name="NVIDIA H100 80GB HBM3", times=TIMES):

@@ -383,7 +383,7 @@ def test_what_does_not_tell_its_transfer_is_matched_too(tmp_path):
 
 def test_calls_that_are_matched_with_none_say_why(tmp_path):
     only = row(tmp_path, (UNNUMBERED,) * 2)
-    assert (only.calls, only.missing["matched"]) == (4, "it takes the traces of at least two ranks")
+    assert (only.calls, only.missing["matched"]) == (4, "this needs the traces of at least two ranks")
     other = row(tmp_path, (UNNUMBERED, ()), ((), UNNUMBERED))
     assert (other.calls, other.missing["matched"]) == (4, "no calls of this kind and size were matched across ranks")
 

@@ -65,7 +65,9 @@ def test_a_foreign_trace_with_allocations(tmp_path):
     events = STEPS + kernels() + ALLOCATIONS + MALLOCS
     (one,) = measure_events(tmp_path, events, deviceProperties=DEVICES).memory
     assert one.model_dump() == {
-        "missing": {"least_growth_bytes": "it takes four steps in a row, and what is allocated after each allocation"},
+        "missing": {
+            "least_growth_bytes": "growth needs four consecutive steps, with the allocated total after each allocation"
+        },
         "rank": 0,
         "device": "cuda:0",
         "window": "light",

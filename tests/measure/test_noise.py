@@ -92,12 +92,12 @@ def test_where_noise_hides_the_gradient_only_a_least_is_known():
     [
         ([Facts(rank=0)], 1, "--noise-scale"),
         ([rank([], [], noise=NoiseFacts(why="parameters and gradients are sharded"))], 1, "sharded"),
-        ([rank([[1.0]] * 9, [1.0] * 9)], 1, "one size of batch"),
+        ([rank([[1.0]] * 9, [1.0] * 9)], 1, "one batch size only"),
         ([rank([[1.0]] * 9, [1.0] * 9, ddp=[])], 2, "DistributedDataParallel only"),
-        ([rank([[1.0, 1.0]] * 9, [1.0] * 9, batches=1)], 1, "not of one batch"),
-        ([rank([[1.0], [1.0, 1.0]] * 5, [1.0] * 10)], 1, "one number of backward passes"),
+        ([rank([[1.0, 1.0]] * 9, [1.0] * 9, batches=1)], 1, "exactly one batch"),
+        ([rank([[1.0], [1.0, 1.0]] * 5, [1.0] * 10)], 1, "the number of backward passes differs"),
         ([rank([[1.0, 1.0]] * 9, [1.0] * 9, samples=0)], 1, "size is not known"),
-        ([rank([[1.0, 1.0]] * 9, [float("nan"), *[1.0] * 6, float("inf"), 1.0])], 1, f"it takes {LEAST_STEPS}"),
+        ([rank([[1.0, 1.0]] * 9, [float("nan"), *[1.0] * 6, float("inf"), 1.0])], 1, f"{LEAST_STEPS} are needed"),
     ],
 )
 def test_it_says_why_it_is_not_known(facts, world, why):

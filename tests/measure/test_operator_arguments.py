@@ -1,10 +1,11 @@
 """Sizes and autograd numbers of operators, whatever a file holds in their place, against json.loads."""
 
 import json
-from dataclasses import asdict
+from dataclasses import replace
 
 import numpy as np
 import pytest
+from msgspec.structs import asdict
 
 from dptune.measure.efficiency import inputs
 from dptune.measure.efficiency.formulas import Arguments
@@ -12,6 +13,7 @@ from dptune.measure.efficiency.inputs import called_with
 from dptune.measure.host import operator_arguments as module
 from dptune.measure.host.operator_arguments import OperatorArguments, operator_arguments
 from dptune.trace import load
+from dptune.trace.columns import NO_OPERATORS
 
 NUMBERS = (7, 0, -3, True, None, "8", 1.5, 10**18, 2**63 - 1, 10**30, -(10**30), [1])
 KEPT = (7, 0, -3, 1, -1, -1, -1, 10**18, 2**63 - 1, -1, -1, -1)
@@ -44,6 +46,7 @@ def written(tmp_path):
 def test_as_they_are_written(written, monkeypatch, most):
     monkeypatch.setattr(module, "MOST", most)
     trace, args = written
+    trace = replace(trace, operators=NO_OPERATORS)
     rows = trace.columns.rows({"cpu_op"})
     read = OperatorArguments.reading(trace, rows)
     assert (OperatorArguments.of(trace) is None) == (most == 3)

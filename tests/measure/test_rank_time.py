@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from dptune.measure.device.operations import Operations, operations
+from dptune.measure.figures import measure
 from dptune.measure.lanes import RankLanes
 from dptune.measure.nested import HostRanges
 from dptune.measure.rank_time import SHOWN, RunTime
 from dptune.trace import load
+from dptune.trace.events import Trace
 from dptune.trace.run import Run
 
 from .. import reading  # noqa: TID252 - tests are no installed package
+
+SAMPLES = Path(__file__).parents[2] / "sample_traces"
 
 
 @pytest.fixture(scope="module")
@@ -36,6 +42,27 @@ def test_shares_of_a_step_are_those_of_the_account(run: Run) -> None:
             for name in SHOWN:
                 spent_ns = float((shares[name] * np.diff(cuts)).sum())
                 assert spent_ns == pytest.approx(getattr(accounted.account, name), abs=step.length_ns * 1e-6)
+
+
+def test_what_measuring_looked_at_is_not_looked_at_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps and devices of each rank are found once, for the figures and for the timeline.
+
+    Those of a detailed window are found once for its shapes and once for all else.
+    """
+    found: list[str] = []
+
+    def counted(trace: Trace) -> list[Operations]:
+        found.append(Path(trace.path).name)
+        return operations(trace)
+
+    monkeypatch.setattr("dptune.measure.views.operations", counted)
+    run = load([SAMPLES / "accumulation_without_no_sync"], cached=False)
+    measure(run)
+    measured = len(found)
+    RunTime(run)
+    assert {Path(rank.light.path).name for rank in run.ranks} <= {*found}
+    assert len(found) == measured
+    assert max(Counter(found).values()) == 2
 
 
 def test_nothing_is_known_outside_of_the_recording(run: Run) -> None:

@@ -198,7 +198,7 @@ def test_one_backward_pass_among_layers_that_repeat_makes_no_steps_of_them(tmp_p
     script.around(NODE, *BACKWARD)
     _, steps, why = found(script.trace(tmp_path))
     assert steps == []
-    assert "what repeats does not hold a backward pass each time" in why
+    assert "some repetitions contain no backward pass" in why
 
 
 def test_layers_and_requests_of_a_model_that_only_runs_forward_yield_none(tmp_path):

@@ -324,3 +324,18 @@ def test_a_function_that_ran_as_recording_began_is_the_one_that_begins_before_it
             events.append(python("train.py(50): read", at + 10, at + 110))
     found = user_code([viewed(tmp_path, events)], {}).sites
     assert {one.at for one in found if one.name == "read"} == {"train.py:50", "train.py:70"}
+
+
+def test_rows_with_the_same_names_around_them_are_looked_at_once(tmp_path, monkeypatch):
+    looked_at = []
+    one = stacks.Stacks._site
+
+    def counted(self, place, phase):
+        looked_at.append(place)
+        return one(self, place, phase)
+
+    monkeypatch.setattr(stacks.Stacks, "_site", counted)
+    found = user_code([rank_view(tmp_path)], {})
+    names = {event["name"] for event in step_events(0)}
+    assert len(found.sites) > 2
+    assert 0 < len(looked_at) < 2 * len(names)

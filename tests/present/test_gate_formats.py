@@ -115,7 +115,7 @@ def test_the_opening_counts_what_broke():
     assert opening(gate(outcome="unjudgeable", budgets=BUDGETS)) == (
         "UNJUDGEABLE: 1 budget could not be measured, so it does not pass."
     )
-    assert opening(gate(outcome="passed", fail_on="never")) == "PASSED: findings are not judged."
+    assert opening(gate(outcome="passed", fail_on="never")) == "PASSED: findings are not checked."
 
 
 def test_annotations_stand_at_the_lines_of_the_script():
@@ -144,7 +144,7 @@ def test_budgets_and_a_baseline_are_annotations_too():
     lines = github.text(gate(budgets=BUDGETS, regression=SLOWER)).splitlines()[1:]
     assert lines == [
         "::error title=budget idle_share::broken: idle_share, idle time: 0.25, at most 0.1",
-        "::error title=budget peak_memory_gb::not judged: peak_memory_gb, memory in GB: not measured: no device",
+        "::error title=budget peak_memory_gb::not checked: peak_memory_gb, memory in GB: not measured: no device",
         "::error title=slower than the baseline?::It is",
     ]
 
@@ -313,7 +313,7 @@ def test_markdown_counts_what_it_leaves_out():
     ],
 )
 def test_an_annotation_without_a_change_stands_at_the_line_that_the_advice_names(title, value, where):
-    seen = Evidence(label="the loader is created at", value=value)
+    seen = Evidence(label="loader created at", value=value)
     one = advice(title=title).model_copy(update={"changes": [], "evidence": [seen]})
     (line,) = [row for row in github.text(gate(tripped=[one])).splitlines() if "DP101" in row]
     assert line.startswith(f"::error {where}title=DP101 made-up::")

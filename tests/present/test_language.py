@@ -16,9 +16,11 @@ AVOIDED = re.compile(
     r"|\bexchang(?:e|es|ed|ing)\b"
     r"|\bin vain\b|prove it|lies? among|stands? (?:in|under|there)\b|\bcalculat\w+|\bquicker\b|\bgoes by\b|made before"
     r"|\b(?:trials?|runs?) a side\b|\bunprofiled\b|\b(?:lean|rich) window\b|\bsuch as\b|\bas it is\b"
-    # One word per idea: saving, results, rules, input, untraced, light and detailed, prediction.
+    # One word per idea: saving, results, rules, input, untraced, light and detailed, prediction, latency, create.
     r"|\bgain(?:s|ed)?\b|(?<!--)\bnumerics\b|\bchecks? (?:ran|could not)|\bloader waits?\b|steps? without the profiler"
-    r"|traced (?:lightly|in detail)|\bpromised\b|\bverbs?\b",
+    r"|traced (?:lightly|in detail)|\bpromised\b|\bverbs?\b"
+    r"|\b(?:do|does) not say\b|\bnothing says\b|\bhad no effect\b|\bstart-ups\b|\bstart-up (?:dominates|takes)"
+    r"|\b(?:optimizer|scheduler|loader|scaler|sampler|generator)s? (?:is |was |are )?made (?:at|after|before|in)\b",
     re.IGNORECASE,
 )
 # In documentation that is published: the pages of rules, and the schemas and tables of figures.

@@ -354,7 +354,7 @@ def test_where_trials_write_is_told(project: Path) -> None:
     assert "as to --out=/data/out" in told
     assert f"{project}/huge.pt is not copied (the total size limit of the copy is reached)" in done.stderr
     assert f"Changed{project}/big.bin,whiletrial1" in "".join(done.stdout.split())  # a long path is folded
-    assert "without a copy of it: it is too large to copy" in " ".join(done.stdout.split())
+    assert "trials had no copy of it: it is too large to copy" in " ".join(done.stdout.split())
     assert f"Lacking{project}/pipe,whichtrialshadnocopyof:itisneitherafilenorafolder" in "".join(done.stdout.split())
     (proof,) = (project / "base" / "verified").glob("*/proof.json")
     assert "s3cret" not in proof.read_text()

@@ -61,7 +61,7 @@ def test_on_a_cpu_copies_of_the_buffers_count_too(ask, make_measured, make_facts
         buffer_sync_share=0.2,
     )
     (advice,) = ask("DP104", small, [make_facts(ddp=[replace(SENDS, buffer_bytes=400)])])
-    assert advice.impact == "low"  # mostly start-up and waiting
+    assert advice.impact == "low"  # mostly latency and waiting
     assert advice.saves.high_share == pytest.approx(0.28)
 
 

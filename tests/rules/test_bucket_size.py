@@ -39,7 +39,7 @@ def test_many_tiny_buckets_are_to_be_raised(ask, tiny):
     # exposed communication and 10 % hidden; 2 x 50 us of it stay
     assert advice.saves.high_share == pytest.approx(0.30 + 0.10 - 2 * 50e3 / 10e6)
     assert advice.saves.high_ms == pytest.approx(3.9)
-    assert "start-ups take about 19 % of a step" in advice.title  # 38 x 50 us of 10 ms
+    assert "latency of the others is about 19 % of a step" in advice.title  # 38 x 50 us of 10 ms
     assert advice.saves.low_ms == 0
     assert advice.saves.basis == "bound"
     assert advice.saves.high_us_per_sample == pytest.approx(3900 / 64)
@@ -49,7 +49,7 @@ def test_many_tiny_buckets_are_to_be_raised(ask, tiny):
 
 def test_a_step_pays_no_more_than_is_exposed(ask, tiny):
     (advice,) = ask("DP101", *tiny(exposed=0.06))
-    assert "start-ups take about 6 % of a step" in advice.title
+    assert "latency of the others is about 6 % of a step" in advice.title
     assert advice.saves.high_share == pytest.approx(0.06 + 0.10 - 2 * 50e3 / 10e6)
     assert advice.impact == "medium"
 
@@ -127,7 +127,7 @@ def test_accumulation_repeats_the_start_ups(ask, make_measured, make_all_reduce,
     measured = make_measured(exposed_share=0.9, collectives=[make_all_reduce(TINY, 160, 10_000)], synchronised=4)
     (advice,) = ask("DP101", measured, [make_facts(ddp=[tiny_ddp()])])
     assert "in 40 all-reduces" in advice.title
-    assert "start-ups take about 15 % of a step" in advice.title  # 4 x 38 x 10 us of 10 ms
+    assert "latency of the others is about 15 % of a step" in advice.title  # 4 x 38 x 10 us of 10 ms
     assert advice.saves.high_share == pytest.approx(0.9 + 0.1 - 4 * 2 * 10e3 / 10e6)
 
 
@@ -247,6 +247,7 @@ SIZES = (0.1, 0.2, 0.5, 1, 2, 5, 10, 25, 50)
 
 
 def test_with_a_step_model_the_size_with_the_shortest_step_is_proposed(ask, tiny, predict):
+    """2 MiB hold all 40 times 51 KiB of gradients: larger buckets would be the same one, and are not tried."""
     steps = dict(zip(SIZES, (0.9, 0.8, 0.7, 0.7, 0.65, 0.75, 0.75, 0.75, 0.75), strict=True))
     measured, facts = tiny()
     (advice,) = ask("DP101", measured, facts, predictor=predict("ddp.bucket_cap_mb", steps))
@@ -256,7 +257,7 @@ def test_with_a_step_model_the_size_with_the_shortest_step_is_proposed(ask, tiny
     assert "2 MiB buckets need about 1, which saves about 35 % of a step" in advice.title
     told = {one.label: one.value for one in advice.evidence if one.label.startswith("saved with")}
     assert told == {f"saved with {size:g} MiB buckets": share for size, share in (
-        (0.1, 0.1), (0.2, 0.2), (0.5, 0.3), (2, 0.35), (5, 0.25)
+        (0.1, 0.1), (0.2, 0.2), (0.5, 0.3), (2, 0.35)
     )}  # fmt: skip
 
 

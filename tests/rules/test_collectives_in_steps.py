@@ -16,8 +16,8 @@ def test_what_the_script_calls_itself(ask, make_measured, make_facts, hand_made)
     assert advice.saves.high_share == pytest.approx(0.09)
     assert (advice.impact, advice.saves.basis, advice.changes) == ("medium", "bound", [])
     assert [(one.label, one.unit) for one in advice.evidence] == [
-        ("barrier (forward phase)", "of a step, 1 calls in each"),
-        ("all_gather (forward phase)", "of a step, 1 calls in each"),
+        ("barrier (forward phase)", "of a step, 1 call per step"),
+        ("all_gather (forward phase)", "of a step, 1 call per step"),
     ]
 
 
@@ -59,8 +59,8 @@ def test_the_functions_that_the_script_calls_are_named_with_their_lines(ask, mak
     (advice,) = ask("DP105", make_measured(overlap=hand_made.overlap(*ROWS)), [facts])
     assert advice.title.endswith(f"9 % of a step: all_gather_object (train.py:8), barrier (train.py:9); {PICKLED}")
     assert [(one.label, one.value, one.unit) for one in advice.evidence[2:]] == [
-        ("all_gather_object at train.py:8", 4.0, "ms a call of this rank, 1 in each step"),
-        ("barrier at train.py:9", 2.0, "ms a call of this rank, 1 in each step"),
+        ("all_gather_object at train.py:8", 4.0, "ms per call on this rank, 1 call per step"),
+        ("barrier at train.py:9", 2.0, "ms per call on this rank, 1 call per step"),
     ]
 
 
@@ -109,7 +109,7 @@ def test_what_a_library_calls_for_a_line_is_named_with_its_setting(
     for advice in found:
         assert said in advice.title
         (line,) = advice.evidence[2:]
-        assert (line.value, line.unit) == (4.0, "ms a call of this rank, 1 in each step")
+        assert (line.value, line.unit) == (4.0, "ms per call on this rank, 1 call per step")
 
 
 @pytest.mark.parametrize(

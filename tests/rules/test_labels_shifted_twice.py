@@ -30,9 +30,9 @@ def test_the_share_of_targets_and_where_samples_come_from(ask, make_measured, ma
 def test_the_lines_of_the_loss_that_shift_once_more(ask, make_measured, make_facts):
     found = ShiftedLabelFacts(400, 396, 0.002, loss_shifts_at=["model.py:65"])
     (advice,) = ask("DP509", make_measured(), [make_facts(shifted_labels=[found])])
-    assert {one.label: one.value for one in advice.evidence}["the loss shifts them at"] == "model.py:65"
+    assert {one.label: one.value for one in advice.evidence}["the loss shifts labels at"] == "model.py:65"
     (advice,) = ask("DP509", make_measured(), [make_facts(shifted_labels=[TWICE])])
-    assert "the loss shifts them at" not in {one.label for one in advice.evidence}
+    assert "the loss shifts labels at" not in {one.label for one in advice.evidence}
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,8 @@ def test_a_layer_that_was_replaced(ask, make_measured, make_facts):
         "AdamW (train.py:32) does not hold 2,430 parameters of `fc` that get gradients: they are never updated"
     )
     assert advice.why == (
-        "The model got them in adapt (train.py:38) after the optimizer was made, so the optimizer does not know them."
+        "They were added to the model in adapt (train.py:38) after the optimizer was created, so the optimizer does "
+        "not hold them."
     )
     assert "add_param_group" in advice.remedy
     assert (advice.kind, advice.impact, advice.confidence, advice.saves) == ("risk", "high", "high", None)

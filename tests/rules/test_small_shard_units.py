@@ -54,11 +54,11 @@ def test_many_small_units(said):
     """30 all-gathers of 300 KiB and 10 of 100 KiB: 250 KiB in the mean."""
     (advice,) = said()
     assert advice.title == (
-        "21 FSDP units, made at train.py:55, are too small: their collectives hold up 16 % of a step, "
+        "21 FSDP units, created at train.py:55, are too small: their collectives hold up 16 % of a step, "
         "so shard whole blocks instead"
     )
     assert advice.why == (
-        "The mean all-gather is 250 KiB: at that size start-up dominates its time, and each unit pays it again."
+        "The mean all-gather is 250 KiB: at that size latency takes most of its time, and each unit pays it again."
     )
     shown = {one.label: (one.value, one.unit) for one in advice.evidence}
     assert shown["exposed reduce-scatters (backward phase)"] == (pytest.approx(0.09), "of a step")
@@ -83,8 +83,8 @@ def test_the_link_decides_where_it_is_known(said, hand_made, gb_per_s, speaks):
     """256,000 bytes take 197 us at 1.3 GB/s, and 213 at 1.2; a call of no bytes takes 200."""
     found = said(link=link_of(hand_made, 200.0, gb_per_s), sizes=[(250, 40)])
     assert [one.why for one in found] == speaks * [
-        "The mean all-gather is 250 KiB: its start-up takes 200 us, its transfer 197 us. "
-        "Each unit pays the start-up again."
+        "The mean all-gather is 250 KiB: its latency takes 200 us, its transfer 197 us. "
+        "Each unit pays the latency again."
     ]
     assert [one.confidence for one in found] == speaks * ["high"]
 
@@ -172,4 +172,4 @@ def test_calls_of_other_sizes_stand_for_a_link(said, make_all_reduce, large_us, 
     assert [advice.rule for advice in found] == speaks * ["DP205"]
     if large_us > 20 and speaks:
         assert found[0].confidence == "low"
-        assert "its start-up takes 19 us, its transfer 1.5" in found[0].why
+        assert "its latency takes 19 us, its transfer 1.5" in found[0].why

@@ -196,5 +196,5 @@ def test_the_lines_that_choose_the_samples_of_uneven_batches(ask, make_measured,
     run = make_measured(account=waiting(hand_made, 0.2), **turns)
     (advice,) = ask("DP702", run, [make_facts(rank=rank, loaders=loaders) for rank in (0, 1)])
     shown = {one.label: one.value for one in advice.evidence}
-    places = shown.get("batches are drawn from the loader at"), shown.get("its sampler")
+    places = shown.get("loader created at"), shown.get("sampler created at")
     assert places == (("train.py:31", "train.py:30") if ratio > 1 else (None, None))

@@ -46,8 +46,8 @@ def test_the_lines_that_make_the_optimizers_are_evidence_where_none_has_the_para
         facts = [replace(rank, optimizers=made) for rank in run(make_facts, optimizer=optimizer)]
         (advice,) = ask("DP109", make_measured(device="cpu"), facts)
         labels[optimizer] = {one.label: one.value for one in advice.evidence}
-    assert labels[None]["optimizers made at"] == "train.py:31, train.py:32"
-    assert "optimizers made at" not in labels["train.py:31"]
+    assert labels[None]["optimizers created at"] == "train.py:31, train.py:32"
+    assert "optimizers created at" not in labels["train.py:31"]
     assert labels["train.py:31"]["their optimizer"] == "train.py:31"
 
 

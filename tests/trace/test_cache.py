@@ -27,10 +27,9 @@ SOURCE = Path(__file__).resolve().parents[2] / "sample_traces"
 
 
 def same(one, other) -> bool:
-    """Every field of two traces, array by array, but for the arguments of operators, which no entry keeps."""
+    """Every field of two traces, array by array."""
     if is_dataclass(one):
-        names = [each.name for each in fields(one) if each.name != "operators"]
-        return all(same(getattr(one, name), getattr(other, name)) for name in names)
+        return all(same(getattr(one, each.name), getattr(other, each.name)) for each in fields(one))
     if isinstance(one, np.ndarray):
         return one.dtype == other.dtype and np.array_equal(one, other)
     return bool(one == other)
@@ -69,8 +68,18 @@ def test_what_is_kept_is_what_was_read(trace_file, monkeypatch):
     assert again is not first
     assert same(again, first)
     assert len(first.operators)
-    assert not len(again.operators)
     assert same(again, decode(trace_file))
+
+
+def test_the_arguments_of_operators_are_kept_where_they_were_read_and_taken_where_they_are_asked_for(trace_file):
+    read(str(trace_file), keep_operators=False)
+    assert not len(read(str(trace_file)).operators)
+    for entry in entries(trace_file):
+        entry.unlink()
+    kept = read(str(trace_file)).operators
+    assert len(kept)
+    assert same(read(str(trace_file)).operators, kept)
+    assert not len(read(str(trace_file), keep_operators=False).operators)
 
 
 @pytest.mark.parametrize("name", ["negative_dur.json", "two_ranks_overwritten_tail.json"])
@@ -192,6 +201,14 @@ def _of_other_types(head, arrays):
     yield entry("columns.ts_ns", "<i8", times[:-1])
     yield entry("columns.dur_ns", "<i8", np.full(count, -1, dtype=np.int64))
     yield entry("columns.name_id", "<i4", np.full(count, 10**9, dtype=np.int32))
+    rows, ends, written = (arrays[at[f"operators.{name}"]] for name in ("row", "end", "written"))
+    yield entry("operators.row", "<i8", rows[::-1].copy())
+    yield entry("operators.row", "<i8", np.append(rows[:-1], count))
+    yield entry("operators.row", "<i8", rows[:-1])
+    yield entry("operators.text", "<i8", np.full(len(rows), len(ends)))
+    yield entry("operators.end", "<i8", -ends)
+    yield entry("operators.end", "<i8", np.append(ends[:-1], len(written) + 1))
+    yield entry("operators.written", "|u1", np.ones(len(written), dtype=np.uint8))
     of_no_event = {name for name in at if name.startswith("collectives.")}
     lengths = {name: [dtype, 1 if name in of_no_event else n] for name, (dtype, n) in whole["arrays"].items()}
     one = [

@@ -78,6 +78,8 @@ def test_missing_ranks_are_named(tmp_path):
     run = load([write(tmp_path / f"t{rank}.json", rank, 8) for rank in (0, 3, 4)])
     assert [f.text for f in run.findings] == ["ranks 1-2, 5-7 are missing: 3 of 8 ranks were given"]
     assert run.world_size == 8
+    (missing,) = load([write(tmp_path / "many" / f"t{rank}.json", rank, 1000) for rank in (0, 999)]).findings
+    assert missing.text == "ranks 1-998 are missing: 2 of 1,000 ranks were given"
 
 
 def test_duplicate_ranks_are_named(tmp_path):
@@ -174,9 +176,9 @@ def test_further_processes_are_read_in_the_order_of_running(run_folder):
     (run_folder / "repeats" / "notes").mkdir()
     run = load([run_folder])
     assert [[facts.windows[0].durations_ns[0] for facts in once] for once in run.repeats] == [[2, 2], [10, 10]]
-    assert [one.text.partition(" does not count to the step time: ")[::2] for one in run.findings] == [
-        ("repeats/3", "it is not of the ranks of the run"),
-        ("repeats/4", "it did not come to all its steps"),
+    assert [one.text.partition(" is not part of the step time: ")[::2] for one in run.findings] == [
+        ("repeats/3", "its ranks are not those of the run"),
+        ("repeats/4", "it did not reach all its steps"),
     ]
     assert {(one.code, one.level) for one in run.findings} == {("repeat-left-out", "info")}
 
@@ -202,7 +204,7 @@ def test_a_further_process_of_another_script_is_left_out(run_folder):
     run = load([run_folder])
     assert [once[0].windows[0].durations_ns[0] for once in run.repeats] == [4, 5]
     left_out = [one.text for one in run.findings if one.code == "repeat-left-out"]
-    assert [text.partition(" does not count to the step time: ")[2] for text in left_out] == [
+    assert [text.partition(" is not part of the step time: ")[2] for text in left_out] == [
         "it is of another script: its batch size is 32, and the run's 64",
         "it is of another script: its torch is 2.9.1, and the run's 2.13.0",
         "it is of another script: its optimizer is SGD, and the run's AdamW",

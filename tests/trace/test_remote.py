@@ -449,7 +449,7 @@ def test_a_zip_of_a_run(tmp_path):
     [
         ("fsspec.core", "s3://bucket/x.json", "needs fsspec, which is not installed", 'pip install "dptune[remote]"'),
         ("gcsfs", "gs://bucket/x.json", "gs:// needs a package that is not installed", "pip install gcsfs"),
-        ("", "s4://bucket/x.json", "s4:// is no protocol that fsspec knows", "did you mean s3://?"),
+        ("", "s4://bucket/x.json", "fsspec knows no protocol s4://", "did you mean s3://?"),
     ],
 )
 def test_what_is_not_installed(monkeypatch, missing, name, message, hint):

@@ -108,12 +108,13 @@ def test_a_recording_is_of_one_run(recorded):
     assert findings(recorded) == []
 
 
+@pytest.mark.long
 def test_a_trace_of_another_rank_in_a_recording_is_left_out(recorded):
     shutil.copyfile(recorded / "rank-00000.trace.json.gz", recorded / "rank-00001.trace.json.gz")
     assert [rank.rank for rank in load([recorded]).ranks] == [0]
     wrong, missing = findings(recorded)
     assert wrong[:2] == ("rank-differs", "partial")
-    assert "rank-00001.trace.json.gz is left out: by its name it is of rank 1, and by its content of rank 0" in wrong[2]
+    assert "rank-00001.trace.json.gz is left out: its name is that of rank 1, its content that of rank 0" in wrong[2]
     assert missing == ("trace-missing", "partial", "rank 1 has facts but no readable trace")
 
 

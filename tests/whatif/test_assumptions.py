@@ -28,7 +28,7 @@ def test_every_prediction_says_what_it_takes_for_granted(name):
 
 def test_each_sentence_once():
     (only,) = assumed(on_cpus(), {"ddp.bucket_cap_mb": 1.0, "ddp.first_bucket_mb": 1.0}, traced=False)
-    assert only == "collectives of other sizes take as long as the link model says"
+    assert only == "collectives of other sizes take as long as the link model predicts"
 
 
 def test_what_is_exchanged_outside_of_passes_is_named_where_it_would_change():
@@ -80,7 +80,7 @@ def test_steps_that_take_more_than_an_epoch_say_so():
 
 
 def test_gradients_of_an_unknown_type():
-    unsaid = "gradients are assumed to be float32: the recording does not say"
+    unsaid = "gradients are assumed to be float32: the recording does not show their dtype"
     assert unsaid in assumed(on_cpus(dtype=None), {"ddp.comm_hook": "fp16"}, traced=False)
     assert unsaid not in assumed(on_cpus(), {"ddp.comm_hook": "fp16"}, traced=False)
 

@@ -11,9 +11,11 @@ from typing import Any
 
 import pytest
 
+from dptune.commands.shared.reading import measured_of
+from dptune.knobs import Value
 from dptune.measure.across_ranks import across
 from dptune.measure.views import view
-from dptune.measured import Missing
+from dptune.measured import Measured, Missing
 from dptune.runfile.communication import DdpFacts
 from dptune.trace import load
 from dptune.trace.run import Run
@@ -23,6 +25,7 @@ from dptune.whatif.gpu.building import build
 from dptune.whatif.gpu.changes import changed
 from dptune.whatif.gpu.program import Program
 from dptune.whatif.gpu.reductions import sizes_of_gradients
+from dptune.whatif.predicting import Predictor
 from dptune.whatif.run_model import RunModel
 
 from .. import reading  # noqa: TID252 - tests are no installed package
@@ -226,3 +229,30 @@ def test_on_a_card() -> None:
         prediction = model.predict({"ddp.bucket_cap_mb": size_mb})
         assert prediction.low_ns < times * model.step_ns < prediction.high_ns
         assert prediction.step_ns == pytest.approx(times * model.step_ns, rel=0.04)
+
+
+@pytest.mark.parametrize("change", [{"ddp.bucket_cap_mb": 5.0}, {"ddp.comm_hook": "bf16"}])
+def test_no_program_is_built_for_buckets_that_one_rank_of_two_does_not_show(
+    change: dict[str, Value], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, measured = measured_of([str(SAMPLES / "ranks-nccl-ddp" / "rank-00000.trace.json.gz")], None, cached=False)
+    assert "all ranks" in str(RunModel.of(run, measured).predict({"ddp.bucket_cap_mb": 5.0}).missing["step_ns"])
+    monkeypatch.setattr(RunModel, "of", lambda *_: pytest.fail("built"))
+    with pytest.raises(Missing, match="on all ranks"):
+        Predictor(run, measured)(change)
+
+
+def test_of_both_ranks_buckets_are_predicted_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = load([SAMPLES / "ranks-nccl-ddp"], cached=False)
+    built: list[Run] = []
+    of = RunModel.of
+
+    def counted(run: Run, measured: Measured) -> RunModel:
+        built.append(run)
+        return of(run, measured)
+
+    monkeypatch.setattr(RunModel, "of", counted)
+    predicting = Predictor(run, reading.measured(SAMPLES / "ranks-nccl-ddp"))
+    assert predicting({"ddp.bucket_cap_mb": 5.0}).known("step_ns")
+    assert predicting({"ddp.comm_hook": "bf16"}).known("step_ns")
+    assert built == [run]

@@ -164,7 +164,7 @@ def test_autocast_keeps_16_bit_copies_of_weights_until_their_backward_pass(model
     assert [each.activations for each in after.moments] == pytest.approx([203.5 + 30 + 50, 110 + 25, 5.5])
     assert (after.held, after.doubt) == (model.held, pytest.approx(15 + 40 + 30))
     assert changed(after, {"precision.autocast": "fp16"}) == after
-    with pytest.raises(Missing, match="memory without autocast"):
+    with pytest.raises(Missing, match="memory is modelled with autocast only"):
         changed(after, {"precision.autocast": "off"})
 
 
@@ -255,7 +255,10 @@ def test_offloaded_shards_are_in_the_hosts_memory(units):
     assert (after.parameters, after.state, after.held) == (0, 0, units.buffers + units.others)
     assert {(each.gradients, each.optimizer) for each in after.moments} == {(0, 0)}
     assert [each.sharding for each in after.moments] == [90, 60, 0]
-    for settings, why in (({"fsdp.offload_policy": False}, "without offloading"), ({"wrapper": "ddp"}, "not recorded")):
+    for settings, why in (
+        ({"fsdp.offload_policy": False}, "with offloading only"),
+        ({"wrapper": "ddp"}, "not recorded"),
+    ):
         with pytest.raises(Missing, match=why):
             changed(after, settings)
 

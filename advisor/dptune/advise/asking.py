@@ -28,7 +28,7 @@ from dptune.whatif.memory.predicting import predict_memory
 LIMIT_S = 30.0  # for a rule of another pack, which has what it asks for at hand
 END_S = 1.0  # for a thread to end after SystemExit is raised in it
 MOST_ADVICE = 1000  # a rule that yields without end would fill the memory before its time is up
-_UNSAID = "a figure is missing, and the rule does not say which"
+_UNSAID = "a figure is missing, and the rule does not name it"
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ def _in_time(loaded: LoadedRule, view: RunView) -> Answer:
         return answers.get(timeout=LIMIT_S)
     except queue.Empty:
         _end(thread)
-        return Answer(failed=f"it had not ended after {LIMIT_S:g} s")
+        return Answer(failed=f"it did not end within {LIMIT_S:g} s")
     except KeyboardInterrupt:
         _end(thread)
         raise
@@ -147,9 +147,9 @@ def _checked(advice: Advice, code: str, facts: Sequence[Facts]) -> Advice:
         raise TypeError(f"it yielded {type(advice).__name__}, not Advice")
     advice = Advice.model_validate(advice.model_dump(warnings=False))  # it may have been made past their checks
     if advice.rule != code:
-        raise ValueError(f"it spoke in the name of {advice.rule}")
+        raise ValueError(f"its advice names another rule, {advice.rule}")
     if advice.fingerprint != code and not advice.fingerprint.startswith(f"{code}:"):
-        raise ValueError(f"the fingerprint of its advice, {advice.fingerprint!r}, does not begin with {code}")
+        raise ValueError(f"the fingerprint of its advice, {advice.fingerprint!r}, does not start with {code}")
     for change in advice.changes:
         if in_force(change.knob, change.then, facts):
             raise ValueError(f"it sets {change.knob} to {change.then}, which the run has already")

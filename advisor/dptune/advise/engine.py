@@ -161,7 +161,7 @@ def run_rules(
         elif not answer.said:
             outcome.quiet.append(code)
         if answer.failed:
-            text = f"{code} ({loaded.pack}) could not be asked; {answer.failed}"
+            text = f"{code} ({loaded.pack}) could not run: {answer.failed}"
             outcome.failures.append(Finding(code="rule-failed", level="info", text=text))
     return outcome
 
@@ -204,7 +204,7 @@ def _set_from_outside(run: Run) -> list[str]:
         return []
     vain = without_effect(run.record.settings, list(run.facts.values())) if run.facts else {}
     named = {name: f"{name}={written(value)}" for name, value in run.record.settings.items()}
-    return [f"{words} (no effect: {vain[name]})" if name in vain else words for name, words in named.items()]
+    return [f"{words} (did not take effect: {vain[name]})" if name in vain else words for name, words in named.items()]
 
 
 def _no_surer_than_medium(advice: Advice) -> Advice:

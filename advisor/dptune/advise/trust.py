@@ -36,7 +36,7 @@ _LEFT_OUT = (
 _UNMARKED = {
     "optimizer": ("each runs from the end of one optimizer step to the end of the next", ""),
     "repeating": (
-        "they are what repeats in the order of operations",
+        "they are inferred from operations that repeat in the same order",
         ". The script's own step boundary is uncertain: call profiler.step(), or record with `dptune profile`",
     ),
 }
@@ -84,7 +84,7 @@ def recording(record: RunRecord | None, facts: Sequence[Facts]) -> Iterator[Find
     status = "" if record.ending.exit_status is None else f" ({exit_text(record.ending.exit_status)})"
     if facts and all(rank.ended == "complete" for rank in facts):
         if record.ending.how == "recording":
-            text = "the script still runs, or what started it was killed: the recording is complete"
+            text = "the recording is complete; the script is still running, or its launcher was killed"
             yield Finding(code="script-running", level="info", text=text)
         elif record.ending.how != "complete":
             text = f"the script failed{status} after the recording was complete"

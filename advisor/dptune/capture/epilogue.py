@@ -13,8 +13,8 @@ from dptune.runfile.exit_status import exit_text
 from dptune.runfile.links import LINKS_JSON
 
 _COUNTS = (
-    "dptune counts calls of an optimizer's step(); one inside torch.compile, or in a Python started with -E, -I or "
-    "without the environment of the script, is not seen. Use dptune.profile() in the code to mark steps"
+    "dptune counts calls of an optimizer's step(); one inside torch.compile, or in a Python process started with "
+    "-E, -I or without the script's environment, is not seen. Use dptune.profile() in the code to mark steps"
 )
 
 _STARTED = (

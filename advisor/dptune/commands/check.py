@@ -232,7 +232,7 @@ def _reservations(terms: Terms, proof: Proof) -> Iterator[str]:
     for name, why in {
         name: why for recorded_trial in proof.trials for name, why in recorded_trial.without_effect.items()
     }.items():
-        yield f"{name} had no effect ({why})"
+        yield f"{name} did not take effect ({why})"
 
 
 def _terms(args: argparse.Namespace) -> Terms:

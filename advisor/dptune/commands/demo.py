@@ -40,9 +40,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--fault", choices=sorted(FAULTS), default=PACKAGED, help=f"problem to plant in the run (default: {PACKAGED})"
     )
     parser.add_argument("--python", metavar="PATH", help="Python with torch (default: that of the active environment)")
-    parser.add_argument(
-        "--format", choices=("text", "json"), default="text", help="what is printed on stdout (default: text)"
-    )
+    parser.add_argument("--format", choices=("text", "json"), default="text", help="what to print (default: text)")
 
 
 def run(args: argparse.Namespace) -> int:

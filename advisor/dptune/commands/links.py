@@ -95,7 +95,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "-o", "--output", type=Path, default=default, metavar="FILE", help=f"output file (default: {default})"
     )
     shown.add_argument("--format", choices=("text", "json"), default="text", help="what to print (default: text)")
-    shown.add_argument("-q", "--quiet", action="store_true", help="no progress")
+    shown.add_argument("-q", "--quiet", action="store_true", help="do not print progress")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -175,7 +175,7 @@ def _recorded_ranks() -> int:
     ranks, hosts = record.world_size or 1, len(set(record.hosts))
     if ranks > 1 and hosts != 1:
         raise UsageError(
-            f"{run} has {ranks} ranks on {hosts or 'unknown'} hosts: say which of them this host has",
+            f"{run} has {ranks} ranks on {hosts or 'unknown'} hosts: give the number of ranks on this host",
             "on each host, with its own i: dptune links --nnodes 2 --node-rank i --master-addr HOST --nproc-per-node N",
         )
     if ranks > 1:

@@ -170,7 +170,7 @@ def _repeat(args: argparse.Namespace, started: Launch, options: Options, made: R
     if cut is not None:
         what = "was interrupted" if cut.interrupted else f"ended differently ({cut.ending.how})"
         printed = f"{cut.folder}.txt has its output"
-        counts = "that time still counts" if cut.complete else "not counted"
+        counts = "its times still count" if cut.complete else "not counted"
         show(f"untraced repeat: the script {what}: {counts}; {printed}")
     return cut
 

@@ -135,7 +135,7 @@ def run(args: argparse.Namespace) -> int:
     ):  # another file runs, as one that is installed
         if not args.quiet:
             print(
-                f"dptune: the patch of {' and '.join(task.patched)} had no effect; setting from outside:",
+                f"dptune: the patch of {' and '.join(task.patched)} did not take effect; setting from outside:",
                 file=sys.stderr,
             )
         task = _task(args, folder, record, settings, advice, [])

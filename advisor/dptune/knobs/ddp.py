@@ -44,7 +44,7 @@ KNOBS = (
         1.0,
         "same",
         "size of DDP's first bucket, if bucket_cap_mb has its default",
-        "torch.distributed._DEFAULT_FIRST_BUCKET_BYTES = int({then} * 2**20)  # before DistributedDataParallel is made",
+        "torch.distributed._DEFAULT_FIRST_BUCKET_BYTES = int({then} * 2**20)  # before DDP is created",
         least=0.001,
         call=DDP,
         predicted="step",

@@ -81,7 +81,7 @@ class Knob:
     def parse(self, text: str) -> Value:
         """The value that a word of the command line stands for; raises UsageError where it stands for none."""
         if not _can_be_passed(text):
-            raise UsageError(f"{self.name} cannot be '{text}'", "a value holds no NUL byte and no half of a character")
+            raise UsageError(f"{self.name} cannot be '{text}'", "NUL bytes and incomplete characters are not allowed")
         if text == "default" and self.default is None and not self.list_of_numbers:
             return None
         value = self._read(text)

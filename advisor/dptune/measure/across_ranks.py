@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -72,10 +72,19 @@ def exchanges_of(run: Run, views: Sequence[RankView]) -> Exchanges:
         each
         for rank_view in views
         if not rank_view.no_steps
-        for each in heard(rank_view, ran, lambda rank: run.by_rank[rank].detailed, run.facts.get(rank_view.rank))
+        for each in heard(rank_view, ran, run.by_rank.get(rank_view.rank), run.facts.get(rank_view.rank))
     ]
     hosts = {rank_view.rank: host_of(run, rank_view.rank) for rank_view in views}
     return Exchanges(calls, ran, *matched(calls, run.world_size, hosts))
+
+
+def device_timelines(views: Iterable[RankView], exchanges: Sequence[Exchange]) -> Iterator[DeviceTimeline]:
+    """What each device of each rank did when, rank by rank; nothing of a rank whose losses are fatal."""
+    split = splits(exchanges)
+    for rank_view in views:
+        for device in () if rank_view.losses_fatal else rank_view.devices:  # of what is lost, no share is true
+            waited = split.get((rank_view.rank, device.operations.device), Split()).since(rank_view.base_ns)
+            yield rank_view, device, device_timeline(rank_view, device, waited)
 
 
 def across(run: Run, views: list[RankView], accounted: list[RankView] | None = None) -> Across:
@@ -86,18 +95,13 @@ def across(run: Run, views: list[RankView], accounted: list[RankView] | None = N
     accounted = views if accounted is None else accounted
     between = exchanges_of(run, views)
     calls, exchanges, found = between.calls, between.exchanges, between.clocks
-    split = splits(exchanges)
     tracks: dict[tuple[int, str], Track] = {}
-    timelines: list[tuple[RankView, DeviceView, Timeline]] = []
+    timelines: list[DeviceTimeline] = []
     devices: dict[int, list[DeviceFigures]] = {}
-    for rank_view in accounted:
-        base_ns = rank_view.base_ns
-        for device in () if rank_view.losses_fatal else rank_view.devices:  # of what is lost, no share is true
-            name = device.operations.device
-            spent = device_timeline(rank_view, device, split.get((rank_view.rank, name), Split()).since(base_ns))
-            timelines.append((rank_view, device, spent))
-            tracks[rank_view.rank, name] = Track(base_ns, spent)
-            devices.setdefault(rank_view.rank, []).append(device_figures(device, spent))
+    for rank_view, device, spent in device_timelines(accounted, exchanges):
+        timelines.append((rank_view, device, spent))
+        tracks[rank_view.rank, device.operations.device] = Track(rank_view.base_ns, spent)
+        devices.setdefault(rank_view.rank, []).append(device_figures(device, spent))
     compared = comparable(exchanges, found)
     late = lateness(compared, found, tracks)
     windowed = [each for each in timelines if each[0].whole and each[1].windows]

@@ -11,21 +11,36 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import cast
 
 import numpy as np
 
 from dptune.measure.device.communicating import collective_operators
+from dptune.measure.once import once_for_each
 from dptune.measure.records.parts import RanByName
-from dptune.measure.views import RankView, with_loss
+from dptune.measure.views import RankView, light_views, with_loss
 from dptune.measured import Loss
 from dptune.measured.collectives import UNKNOWN, kind_of
 from dptune.trace.kernels import HOST_COLLECTIVE_PREFIXES, OPTIMIZER_STEP_NAME, RANGE_CATEGORIES, Work
+from dptune.trace.run import Run
 
 _ALIKE = 0.9  # of the operations of a stream
 _OTHER_UNIT = 100  # times as long: no two devices of one run are as far apart
 _LEAST = 3  # operations of a stream: fewer may be of one rank alone, as what it logs
 _DATA_PARALLEL = ("DistributedDataParallel.forward", "FullyShardedDataParallel.forward", "FSDP::")
 _NO_TRANSFER = ("barrier", UNKNOWN)
+
+
+@once_for_each
+def complete_views(run: Run) -> tuple[RankView, ...]:
+    """Every rank of a run, by its events or by its record, as `complete` leaves them."""
+    seen = {rank_view.rank: rank_view for rank_view in light_views(run)}
+    views = [
+        seen[rank.rank] if rank.digest is None else replace(cast(RankView, rank.digest), rank=rank.rank)
+        for rank in run.every_rank
+    ]
+    return tuple(complete(views, run.world_size))
 
 
 def complete(views: Sequence[RankView], world_size: int | None) -> list[RankView]:
@@ -39,6 +54,9 @@ def complete(views: Sequence[RankView], world_size: int | None) -> list[RankView
         loss = across_ranks.get(view.rank)
         if loss is None and view.rank in ran and ranks > 1:
             loss = ran[view.rank].uncommunicated
+        if loss is not None and view.trace.partial:  # the end of the file is missing: the profiler lost nothing
+            what = loss.text.rpartition(": ")[0] or loss.text
+            loss = loss.model_copy(update={"text": f"its trace breaks off: {what}"})
         found.append(view if loss is None else with_loss(view, loss))
     return found
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
-from typing import cast
 
 from dptune.errors import TraceError
 from dptune.measure import load, platform, straggler
@@ -18,7 +20,7 @@ from dptune.measure.communication import (
     sharding,
 )
 from dptune.measure.communication.calls import Call
-from dptune.measure.complete import complete
+from dptune.measure.complete import complete_views
 from dptune.measure.delayed import UNSEEN, delayed
 from dptune.measure.device import accounts, copies, critical, gaps, longest, matmul, memory, phases
 from dptune.measure.device.operator_kinds import memory_bound_share
@@ -49,7 +51,7 @@ from dptune.measure.steps import accumulation, groups, input_wait, noise, steady
 from dptune.measure.steps import times as steptime
 from dptune.measure.synchronous import uneven_steps
 from dptune.measure.tables import tables
-from dptune.measure.views import MANY_EVENTS, RankView, light_views, view
+from dptune.measure.views import MANY_EVENTS, RankView, detailed_view
 from dptune.measured import (
     AccumulationFigures,
     CriticalPath,
@@ -65,6 +67,19 @@ from dptune.runfile.facts import Facts
 from dptune.trace.run import Run
 
 
+@contextmanager
+def _without_collection() -> Iterator[None]:
+    """Python's search for cyclic garbage is paused: measuring makes hardly any, and each search visits all objects."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+@_without_collection()
 def measure(
     run: Run, sweep: links.Sweep | None = None, tokens: int | None = None, samples: int | None = None
 ) -> Measured:
@@ -75,7 +90,7 @@ def measure(
     """
     tokens, given = given_per_step(run.record, tokens, samples)
     facts = list(run.facts.values())
-    viewed = complete(_views(run), run.world_size)
+    viewed = [*complete_views(run)]
     views, aside = steady.steady(viewed)
     accounted, cut = tails.cut_short(views)
     taken = groups.turns(views)
@@ -126,7 +141,7 @@ def measure(
     figures = {
         "world_size": (
             world_size,
-            "neither the recording nor the traces say how many ranks the run had",
+            "neither the recording nor the traces show how many ranks the run had",
         ),
         "backend": (backend, no_backend),
         "device_kind": (device_kind, no_device),
@@ -319,24 +334,15 @@ def _facts_of(run: Run) -> dict[int, Facts]:
     return {rank: facts for rank, facts in run.facts.items() if rank not in digested}
 
 
-def _views(run: Run) -> list[RankView]:
-    seen = {rank_view.rank: rank_view for rank_view in light_views(run)}
-    return [
-        seen[rank.rank] if rank.digest is None else replace(cast(RankView, rank.digest), rank=rank.rank)
-        for rank in run.every_rank
-    ]
-
-
 def _detailed(run: Run) -> RankView | None:
     """The detailed window of the first rank that has one with steps: they are large, and one stands for all."""
     for rank in run.ranks:
         if rank.detailed_source is None:
             continue
         try:
-            trace = rank.detailed
+            rank_view = detailed_view(rank)
         except TraceError:  # its figures then come from elsewhere, or are missing
             return None
-        rank_view = None if trace is None else view(rank.rank, trace)
         return None if rank_view is None or rank_view.no_steps else rank_view
     return None
 
@@ -365,8 +371,8 @@ def _two_detailed(run: Run, first: RankView) -> list[RankView]:
     second = next(others, None)
     views = [first]
     with contextlib.suppress(TraceError):  # then the first alone counts
-        if second is not None and first.trace.events <= MANY_EVENTS and second.detailed is not None:
-            views.append(view(second.rank, second.detailed))
+        if second is not None and first.trace.events <= MANY_EVENTS and (seen := detailed_view(second)) is not None:
+            views.append(seen)
     return views
 
 

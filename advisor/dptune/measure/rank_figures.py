@@ -24,7 +24,7 @@ def rank_figures(rank: int, run: Run, together: Across, waits: LoaderWait | str,
     device = listed(trace.light.devices, used) if trace and used else None
     name, capability = identity(facts, device)
     clock = together.clocks.get(rank)
-    unclocked = "it shares no collective with the first rank, and no host that is known"
+    unclocked = "it shares no collective with the first rank, and no known host"
     unheard = "no collective was read on this rank and the first"
     if clock and clock.basis == "reference":
         unheard = "it is the rank that the others are compared with"

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dptune.measure.across_ranks import across, host_of
-from dptune.measure.complete import complete
+from dptune.measure.across_ranks import device_timelines, exchanges_of, host_of
+from dptune.measure.complete import complete_views
 from dptune.measure.device.timeline import Timeline
 from dptune.measure.intervals import NOTHING, Intervals, Ints
 from dptune.measure.steps.windows import Step
-from dptune.measure.views import RankView, busiest, view
+from dptune.measure.views import RankView, busiest
 from dptune.measured import CLASSES
 from dptune.trace.run import Run
 
@@ -67,17 +67,14 @@ class RunTime:
     """The time of every rank of a run."""
 
     def __init__(self, run: Run, progress: Callable[[int, int], None] = lambda done, of: None) -> None:
-        views = []
-        for done, rank in enumerate(run.ranks):
-            progress(done, len(run.ranks))
-            facts = run.facts.get(rank.rank)
-            views.append(view(rank.rank, rank.light, facts.window("light") if facts else None))
-        progress(len(run.ranks), len(run.ranks))
-        views = complete(views, run.world_size)
-        together = across(run, views)
+        views = [view for view in complete_views(run) if view.whole]
+        together = exchanges_of(run, views)
         timelines: dict[int, list[Timeline]] = {}
-        for rank_view, _, spent in together.spent:
+        places = {rank_view.rank: at for at, rank_view in enumerate(views)}
+        for rank_view, _, spent in device_timelines(views, together.exchanges):
             timelines.setdefault(rank_view.rank, []).append(spent)
+            progress(places[rank_view.rank], len(views))
+        progress(len(views), len(views))
         self.ranks: dict[int, RankTime] = {}
         first = views[0]
         for rank_view in views:

@@ -24,7 +24,7 @@ _SAMPLED_PART = (0.8, 1.3)  # the same for sampled work: most measured savings e
 _BACKWARD_PART = (0.5, 1.5)  # of a part of the backward pass that is estimated by the forward pass
 _LOADER_LIMITS = 0.1  # of a step: devices that wait so long for batches mostly wait longer if they compute faster
 _HOST_LIMITS = 0.05  # of a step that devices idle because of the host
-UNVALIDATED = "; GPU predictions have been checked against measured steps for batch and bucket sizes only, on one H200"
+UNVALIDATED = "; GPU predictions have been checked against measured steps on one H200 only"
 
 
 @dataclass(frozen=True)
@@ -166,9 +166,9 @@ class RunView(RanksView):
         """
         spent = {}
         for facts in self.facts:
-            own = next((each for each in facts.frozen_features if each.module == found.module), None)
-            if own is not None and len(own.step_ns) > 1 and own.same_inputs:
-                shares = [min(1.0, ns / step) for ns, step in zip(own.spent_ns, own.step_ns, strict=True)]
+            same = next((each for each in facts.frozen_features if each.module == found.module), None)
+            if same is not None and len(same.step_ns) > 1 and same.same_inputs:
+                shares = [min(1.0, ns / step) for ns, step in zip(same.spent_ns, same.step_ns, strict=True)]
                 spent[facts.rank] = Share(min(shares), median(shares), max(shares))
         how = f"the time of these calls in {len(found.step_ns)} warm-up steps; the interval includes how it varies"
         return self.removed(spent, how, timed=True) if spent and self.times_hold else None

@@ -17,7 +17,7 @@ from dptune.whatif.cpu.wrappers import BYTE_NS, DISPATCH_NS, TENSOR_NS, UPDATE_N
 from dptune.whatif.gpu.graph import Kind
 from dptune.whatif.gpu.program import Program
 
-_SIZES = "collectives of other sizes take as long as the link model says"
+_SIZES = "collectives of other sizes take as long as the link model predicts"
 _CAST = (
     "a cast takes as long as copying a bucket back into gradients; adding fp16 floats takes "
     f"{ADDING_NS['fp16']:g} ns more per float than half of 32-bit ones; the hook takes {HOOK_NS / 1e3:g} us per "
@@ -95,8 +95,8 @@ _UNITS = f"a unit is gathered once the units before it have been copied out; {_S
 _ON_GPUS = {
     "fsdp.no_sync": "adding gradients of micro-batches takes 1 to 3 times as long as copying them into the input of a "
     "reduce-scatter, and 5 to 40 us of host time each",
-    "fsdp.units": "0.2 to 1.0 of the host time in hooks of fully_shard is per unit, whatever its size; copies take as "
-    "long in total as before",
+    "fsdp.units": "{least:.2f} to {most:.2f} of the host time in hooks of fully_shard is fixed per unit; copies take "
+    "as long in total as before; parts of a unit have the same size and as many tensors",
     "wrapper": "an all-reduce takes as long as a reduce-scatter and an all-gather of the same bytes; gradients of a "
     "unit have the same size; updating whole parameters takes 0.6 to 1.1 times as long per byte as updating shards",
     "ddp.bucket": _PARTS,
@@ -135,7 +135,7 @@ _ON_GPUS = {
     "syncs.": "the script does not depend on results it waited for",
 }
 UNMATCHED = "collectives that were not matched on all ranks take as long as recorded, waiting included"
-UNVALIDATED = "GPU predictions have been checked against measured steps for batch and bucket sizes only, on one H200"
+UNVALIDATED = "GPU predictions have been checked against measured steps on one H200 only"
 # Changes of what exchanges that the model does not move would take, too.
 _OF_THE_LINK = ("link.", "straggler.", *TOPOLOGY)
 
@@ -149,6 +149,8 @@ def _sentences(model: StepModel | Program, changes: Mapping[str, Value], traced:
     known = {**_EVERYWHERE, **(_ON_GPUS if isinstance(model, Program) else _ON_CPUS)}
     if isinstance(model, Program) and "fp32" not in model.peaks:
         known = {begin: _UNKNOWN_PEAK if words == _PRECISION else words for begin, words in known.items()}
+    if isinstance(model, Program):
+        known["fsdp.units"] = known["fsdp.units"].format(**model.unit_share._asdict())
     known["nodes"] = _NODES.format("within one" if model.hosts == 1 else "between two")
     for name, value in changes.items():
         if not is_off(value) and value != "none":
@@ -185,7 +187,7 @@ def _sentences(model: StepModel | Program, changes: Mapping[str, Value], traced:
     if model.loading is not None and model.loading.epoch and _batches_of_a_step(model, changes) > model.loading.epoch:
         yield "a step takes more samples than an epoch has: the next epoch starts within it"
     if "ddp.comm_hook" in changes and model.dtype is None:
-        yield "gradients are assumed to be float32: the recording does not say"
+        yield "gradients are assumed to be float32: the recording does not show their dtype"
 
 
 def _lying(offsets: tuple[int, ...]) -> str:

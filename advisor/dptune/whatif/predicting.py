@@ -13,15 +13,19 @@ from dptune.predicted import Prediction, Strategy, WhatIf
 from dptune.trace.run import Run
 from dptune.whatif.cpu.changes import PREDICTED as PREDICTED_ON_CPUS
 from dptune.whatif.cpu.model import StepModel
-from dptune.whatif.cpu.wire import Link
+from dptune.whatif.gpu.buckets import NO_REDUCER
 from dptune.whatif.gpu.changes import PREDICTED as PREDICTED_ON_GPUS
-from dptune.whatif.link import link_figures
+from dptune.whatif.gpu.links import known_link
+from dptune.whatif.gpu.program import Program
+from dptune.whatif.gpu.recorded import matches_collectives
 from dptune.whatif.memory.predicting import predict_memory
 from dptune.whatif.run_model import RunModel
 from dptune.whatif.searching import best_sets, changes_of_units
 from dptune.whatif.strategies import changes_of_strategies, strategies, too_large, with_memory
 from dptune.whatif.unit_strategies import of_units, with_units
 
+# What takes the reductions of a program of GPU steps.
+_OF_REDUCTIONS = frozenset({"ddp.bucket_cap_mb", "ddp.bucket_cap_mb_list", "ddp.first_bucket_mb", "ddp.comm_hook"})
 # What is asked of steps that GPUs compute, where nothing else is.
 _OF_GPUS: tuple[tuple[str, Value], ...] = (
     ("host.times", 0.0),
@@ -62,17 +66,23 @@ class Predictor:
 
     def __call__(self, changes: Mapping[str, Value]) -> Prediction:
         """The step with these changes together."""
-        if self._measured.known("device_kind") != "cpu" and not changes.keys() <= PREDICTED_ON_GPUS:
-            raise Missing(
-                "not available for this rule on GPU traces"
-            )  # and is not built for nothing: a large trace takes long
         try:
+            self._check(changes)
             return self._laid().predict(changes)
         except Missing:
             raise
         except Exception as error:
             self.failure = f"{type(error).__name__}: {error}"
             raise Missing(f"the step model failed: {self.failure}") from error
+
+    def _check(self, changes: Mapping[str, Value]) -> None:
+        """Raises Missing where no model would predict these changes: that of a large trace takes long to build."""
+        if self._measured.known("device_kind") == "cpu":
+            return
+        if not changes.keys() <= PREDICTED_ON_GPUS:
+            raise Missing("not available for this rule on GPU traces")
+        if self._ground is None and not _OF_REDUCTIONS.isdisjoint(changes) and not matches_collectives(self._run):
+            raise Missing(NO_REDUCER)
 
     def _laid(self) -> RunModel:
         if self._lack is not None:
@@ -144,16 +154,15 @@ def _memory_of_strategies(why: str, run: Run, measured: Measured) -> WhatIf:
 def _alternatives(run: Run, measured: Measured, ground: RunModel) -> list[Strategy]:
     """Raises Missing where they cannot be compared."""
     facts = list(run.facts.values())
-    if isinstance(ground.model, StepModel) and ground.model.sharding is not None:
-        return of_units(ground.model, facts, ground.step_ns, ground.predict)
-    basis, floor_ns = link_figures(measured), ground.at_best_ns()
+    if ground.model.gathers if isinstance(ground.model, Program) else ground.model.sharding is not None:
+        passes = round(measured.accumulation.known("backwards_per_step") or 1)
+        return of_units(ground.model, facts, ground.step_ns, ground.predict, passes)
+    link = known_link(ground.model) if isinstance(ground.model, Program) else replace(ground.model.link, lanes=1)
+    floor_ns = ground.at_best_ns()
     if floor_ns is None:
         raise Missing("step time without communication is unknown")
-    if not isinstance(ground.model, StepModel):
-        link = Link(basis.alpha_us * 1e3, basis.algbw_gb_per_s)
-        return strategies(facts, measured, link, ground.step_ns, floor_ns)
-    found = strategies(facts, measured, replace(ground.model.link, lanes=1), ground.step_ns, floor_ns)
-    return with_units(found, ground.model, ground.predict)
+    found = strategies(facts, measured, link, ground.step_ns, floor_ns)
+    return found if isinstance(ground.model, Program) else with_units(found, ground.model, ground.predict)
 
 
 def search(run: Run, measured: Measured) -> WhatIf:

@@ -4,7 +4,7 @@
 
 BatchNorm layers with running statistics that ran in training mode in the warm-up steps although none of their
 parameters had `requires_grad`. Not counted: a model that is frozen as a whole and runs without gradients (a teacher),
-a layer that is trained in some of the steps, and one whose weights change all the same, as the average of another part.
+a layer that is trained in some of the steps, and one whose weights change anyway (a moving average of another part).
 
 ## Why it matters
 

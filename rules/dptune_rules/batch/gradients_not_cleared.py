@@ -4,8 +4,8 @@
 
 In warm-up steps, on a sample of each optimizer's parameters: gradients that an optimizer step has used and that the
 next backward passes add to. Gradients count as cleared if, before one of these passes, one of them is None, zero, in
-other memory, or changed by the script. Excluded: steps that change no weight, as those of a wrapper that accumulates,
-steps with a closure that runs backward passes, and libraries that keep gradients themselves.
+other memory, or changed by the script. Excluded: steps that change no weight (of a wrapper that accumulates), steps
+with a closure that runs backward passes, and libraries that keep gradients themselves.
 
 With several optimizers, also gradients that a loss leaves on its way to the parameters of another optimizer, which
 then steps: a generator's loss leaves gradients in the critic. They are reported if they are not cleared before the

@@ -15,8 +15,8 @@ in the warm-up steps.
 ## Why it matters
 
 Adam divides its first moment by the root of the second. Without them the first steps after each restart are as large
-as the learning rate allows, whatever the gradients, and the loss rises. SGD lacks its momentum. A training that is
-restarted often loses progress each time.
+as the learning rate allows, whatever the gradients, and the loss rises. SGD lacks its momentum. Each restart loses
+progress.
 
 ## What to change
 
@@ -103,7 +103,7 @@ def _advice(found: UnrestoredStateFacts) -> Advice:
         ],
         remedy=f'Call optimizer.load_state_dict(checkpoint["{found.key}"]), and restore the learning-rate schedule in '
         "the same way.",
-        watch="For training on other data a new state is right.",
+        watch="A new state is right for training on other data.",
         subject=found.optimizer,
         confidence="medium",
     )

@@ -6,9 +6,9 @@ In warm-up steps: whether any parameter of an optimizer has a gradient when it s
 which none had one in at least three steps, although backward passes ran. It also counts module parameters that get
 gradients, are in no optimizer, and do not change.
 
-Excluded: steps with a closure that runs backward passes, an optimizer whose parameters change all the same, as with
-gradients that it takes from hooks, or are frozen while others train. While other optimizers train, confidence is high
-only if each parameter tensor has one of its shape among those that are in no optimizer, and else low.
+Excluded: steps with a closure that runs backward passes, and optimizers whose parameters change anyway (gradients
+taken from hooks) or are frozen while others train. While other optimizers train, confidence is high only if each
+parameter tensor has the shape of a tensor that is in no optimizer, otherwise low.
 
 ## Why it matters
 

@@ -8,16 +8,16 @@ How many steps a scheduler makes per optimizer step, against the length that it 
 - Lightning steps it once per epoch, but it is at least as long as all optimizer steps of the training.
 - It advances once per process in each optimizer step, as one prepared by Accelerate does, but its length is a whole
   number of epochs of one process and not of all processes. Round lengths (multiples of 50) are not judged.
-- It advances in each optimizer step, as often as there are batches, but ends early in the first epoch, as one whose
-  length is a number of epochs: `CosineAnnealingLR` after `T_max`; `MultiStepLR`, `LinearLR` and `PolynomialLR` after
+- It advances in each optimizer step, as often as there are batches, but ends early in the first epoch, as if its
+  length counted epochs: `CosineAnnealingLR` after `T_max`; `MultiStepLR`, `LinearLR` and `PolynomialLR` after
   their last step, where that lowers the rate to a tenth or less; `StepLR` and `ExponentialLR` where the rate is 1 % of
-  its first value. Where the end lies after the recorded steps, the script must plan at least as many epochs as the
-  schedule has steps: a pre-training that ends with its schedule, within an epoch, plans none or one.
+  its first value. If it ends after the recorded steps, it is reported only if the script plans at least as many epochs
+  as the schedule has steps: a pre-training within one epoch may end with its schedule.
   Schedules that are meant to advance with the batches are not judged (`OneCycleLR`, `CyclicLR`, `LambdaLR`,
   `CosineAnnealingWarmRestarts`, warm-up).
 
-With DistributedDataParallel or FSDP on all ranks, also the values that `ReduceLROnPlateau.step` is given. Fires if they
-differ between ranks in two calls or more, by more than 0.01 %.
+With DistributedDataParallel or FSDP on all ranks, also the values that `ReduceLROnPlateau.step` is given. Reported if
+they differ between ranks in two calls or more, by more than 0.01 %.
 
 ## Why it matters
 
@@ -241,7 +241,7 @@ def _advice(
         why=why,
         evidence=[
             *evidence,
-            *known("scheduler made at", scheduler.where),
+            *known("scheduler created at", scheduler.where),
             *known("stepped at", scheduler.stepped_at),
             *passed_at(scheduler, *_LENGTHS),
         ],
@@ -300,7 +300,7 @@ def _differing_advice(
                 Evidence(label="learning rate after the last call", value=rate, rank=number)
                 for number, rate in (zip(numbers, rates, strict=True) if apart else ())
             ),
-            *known("scheduler made at", plateau.where),
+            *known("scheduler created at", plateau.where),
         ],
         remedy="Average the value over all ranks (`dist.all_reduce`) before `step`; in Lightning, log it with "
         "`sync_dist=True`.",

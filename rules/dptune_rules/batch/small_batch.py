@@ -14,11 +14,11 @@ takes half of each step, twice the batch spreads that half over twice the sample
 
 ## What to change
 
-Raise the loader's batch size, and adjust what depends on it. The largest size is proposed whose last doubling still
+Raise the loader's batch size, and adjust what depends on it. The proposed size is the largest whose last doubling still
 saves `worth_share` and whose predicted peak memory fits (`dptune whatif` shows it by components). Where memory cannot
-be predicted, all memory in use of a GPU is assumed to grow with the batch, which is an upper bound. Where the replay
-misses the recorded steps by too much for a prediction, twice the batch is proposed if half of the time that does not
-grow with the batch reaches `worth_share`, with low impact, because the saving is unknown.
+be predicted, all GPU memory in use is assumed to grow with the batch, which is an upper bound. Where the replay misses
+the recorded steps by too much for a prediction, twice the batch is proposed if half of the time that does not grow with
+the batch reaches `worth_share`, with low impact, because the saving is unknown.
 
 The global batch grows from B to kB, and the learning rate with it. This is a hypothesis about convergence, so check the
 loss:
@@ -31,7 +31,7 @@ loss:
 More than twice the batch is proposed only if an epoch keeps `least_steps` optimizer steps, and for Adam and AdamW only
 if beta1 stays at 0.5 or more: below, the scaling rule is an extrapolation.
 
-A number is proposed only if the optimizer is constructed with the learning rate that the run started with: not if a
+A learning rate is proposed only if the optimizer is constructed with the one that the run started with: not if a
 scheduler sets its own, or the first parameter group has another.
 
 A schedule that counts steps must count k times fewer, to end after the same number of samples. Both scaling rules hold

@@ -69,7 +69,7 @@ def check(run: RunView) -> Iterator[Advice]:
             why=_why(schedule),
             evidence=[
                 Evidence(label="steps at a learning rate of 0", value=found.zero, unit=f"of {found.steps}"),
-                *known("scheduler made at", schedule.where if schedule else None),
+                *known("scheduler created at", schedule.where if schedule else None),
                 *known("scheduler stepped at", schedule.stepped_at if schedule else None),
             ],
             remedy="Call scheduler.step() in each step of its warm-up, or check the length of the schedule.",

@@ -25,7 +25,7 @@ statistics of its own samples; a checkpoint contains rank 0's, as before. Consta
 position tables) are the same on all ranks anyway: name them in `_ddp_params_and_buffers_to_ignore`.
 
 On a CPU the saving is predicted from the time of these broadcasts in untraced steps, for buffers of `least_bytes` or
-more. It starts at 0.8 times the time of the rank that arrives last in each step, which waits for no other. It ends at
+more. Lower end: 0.8 times the time on the rank that arrives last in each step, which waits for no other. Upper end:
 twice the share of the traced step, because cores that compute also send and copy the buffers.
 
 ## When to leave it alone
@@ -59,7 +59,7 @@ TIMES = 1.5  # the bytes of the buffers: what is more is not theirs
 LEAST_BYTES = Threshold(
     "least_bytes",
     2**16,
-    "below it the time is start-up and waiting for other ranks, which an all-reduce would have as "
+    "below it the time is latency and waiting for other ranks, which an all-reduce would have as "
     "well: 656 bytes of a small batch norm took 5 % of a step of 8 ms, so the impact is low",
 )
 WORTH_SHARE = Threshold("worth_share", 0.02, "low impact from here: savings below 2 % of a step are not worth a change")

@@ -15,15 +15,15 @@ Two cases:
 
 ## Why it matters
 
-An all-reduce costs a start-up time, whatever its size, plus its bytes divided by the bandwidth of the link. Many small
-buckets pay the start-up many times. The cost in a step is estimated from the messages that are no longer sent, each at
+An all-reduce costs its latency, whatever its size, plus its bytes divided by the bandwidth of the link. Many small
+buckets pay the latency many times. The cost in a step is estimated from the messages that are no longer sent, each at
 the shortest observed duration, which has the least waiting and contention. The estimate is limited to the exposed
 transfer. This share, or the prediction, sets the impact.
 
 The saving can be larger: messages in flight slow each other and the compute that they overlap. The upper bound is
 therefore all communication of the step, hidden or exposed, minus the remaining messages, each at the shortest duration,
-and minus waiting for a rank that is late by 10 % of the step. A bound from start-up times alone would be too low: two
-gloo ranks on one machine went from 92 to 36 ms a step, and start-up accounted for only 22 ms.
+and minus waiting for a rank that is late by 10 % of the step. A bound from latencies alone would be too low: two
+gloo ranks on one machine went from 92 to 36 ms a step, and latency accounted for only 22 ms.
 
 A single bucket is complete only when the backward pass is over, so it cannot overlap with the backward pass at all.
 Splitting it saves at most the exposed communication of the gradients ready earlier: no bucket size sends the last
@@ -34,7 +34,7 @@ finding states this.
 ## What to change
 
 `bucket_cap_mb` of DistributedDataParallel. The proposal is a quarter of the gradients, between 1 MiB and 25 MiB: few
-start-ups, while three quarters can be sent before the backward pass ends. The limits are DDP's default sizes.
+messages, while three quarters can be sent before the backward pass ends. The limits are DDP's default sizes.
 
 Where the run has a step model, the steps are replayed with sizes of 0.1, 0.2, 0.5 and so on up to 50 MiB. The size with
 the shortest step is proposed, together with the predictions for the other sizes. Where the best size saves less than
@@ -45,7 +45,7 @@ the same: the first bucket is then 25 MiB too, and a model with less than that h
 
 ## When to leave it alone
 
-- The communication is hidden: start-up then does not delay the step.
+- The communication is hidden: latency then does not delay the step.
 - Buckets are small because the model is.
 - One tensor holds most of the gradients (an embedding): a bucket never splits it, so a smaller cap changes little. If
   it is ready last, there is no finding.
@@ -102,7 +102,7 @@ RULE = Rule(
 
 
 def check(run: RunView) -> Iterator[Advice]:
-    """Propose larger buckets where start-ups cost time, smaller ones where a single bucket cannot be hidden."""
+    """Propose larger buckets where latency costs time, smaller ones where a single bucket cannot be hidden."""
     buckets = _buckets(run)
     if buckets is None:
         return
@@ -194,16 +194,16 @@ def _raise(run: RunView, buckets: _Buckets) -> Iterator[Advice]:
     )
     changes = _changes(run, buckets, larger=True)
     most = (
-        "all communication of a traced step, hidden or not (it also slows the compute beside it), less what stays: "
+        "all communication of a traced step, hidden or not (it slows the compute that it overlaps), less what stays: "
         f"per backward pass {buckets.fewest_calls} x {digits(buckets.shortest_ns / 1e6)} ms, the shortest duration seen"
         + (", and waiting for the late rank" if run.waiting_that_stays else "")
     )
     if not changes:
         return
-    found = _found(run, changes, run.bound(0.0, ceiling, most), larger=True)
+    found = _found(run, buckets, changes, run.bound(0.0, ceiling, most), larger=True)
     start_ups, predicted = share, found.saves.predicted_share is not None
     share = start_ups if found.saves.predicted_share is None else found.saves.predicted_share
-    gains = "which saves" if predicted else "the others' start-ups take"
+    gains = "which saves" if predicted else "the latency of the others is"
     then = math.ceil(buckets.gradient_bytes / found.cap_mib / MIB)
     impact = run.impact(share, WORTH_SHARE)
     if impact is None:
@@ -243,7 +243,7 @@ def _lower(run: RunView, buckets: _Buckets) -> Iterator[Advice]:
     bound = run.bound(0.0, run.unstretched(early * exposed), f"the exposed {what}; the last bucket stays exposed")
     if not changes:
         return
-    found = _found(run, changes, bound, larger=False)
+    found = _found(run, buckets, changes, bound, larger=False)
     share = early * transfer if found.saves.predicted_share is None else found.saves.predicted_share
     impact = run.impact(share, WORTH_SHARE)
     if impact is None:
@@ -295,19 +295,23 @@ class _BestCap:
     curve: list[Evidence]
 
 
-def _found(run: RunView, changes: list[Change], bound: Saving, larger: bool) -> _BestCap:
+def _caps(run: RunView, buckets: _Buckets, now: float, larger: bool) -> Iterator[float]:
+    """The sizes to try, MiB: of those that hold all gradients the smallest, and none that torch refuses."""
+    least_mib = max((facts.least_bucket_bytes for facts in run.facts), default=0) / MIB  # of a compiled module
+    for before, cap in pairwise((0.0, *TRIED_MIB)):
+        if cap >= least_mib and before * MIB < buckets.gradient_bytes and (cap > now if larger else cap < now):
+            yield cap
+
+
+def _found(run: RunView, buckets: _Buckets, changes: list[Change], bound: Saving, larger: bool) -> _BestCap:
     """The size that is predicted to save most, of larger or of smaller ones; without a step model the rule of thumb's.
 
     That has the bound.
     """
     tried = []
-    now = changes[0].now
-    least_mib = max((facts.least_bucket_bytes for facts in run.facts), default=0) / MIB
-    for cap in TRIED_MIB:
-        if cap < least_mib:
-            continue  # torch refuses it for a compiled module
-        if isinstance(now, (int, float)) and (cap <= now if larger else cap >= now):
-            continue
+    given = changes[0].now
+    now = given if isinstance(given, (int, float)) else buckets.mean_bytes / MIB
+    for cap in _caps(run, buckets, now, larger):
         then = [change.model_copy(update={"then": cap}) for change in changes]
         try:
             tried.append((run.predict(then), cap, then))

@@ -5,18 +5,20 @@
 Collectives that are issued outside of backward passes and exposed, as a share of the step:
 `all_gather_object`, `barrier`, `all_reduce` of a loss or a metric, broadcasts of batches, and parameters or gradients
 of FSDP that the script gathers itself with `full_tensor()` or an operator on a sharded tensor. The wrappers'
-collectives are left out: buffers that DDP broadcasts, and whatever FSDP's hooks or a sharded optimizer issue. The
-functions that the script calls are named with their lines, and so are those of Lightning, Accelerate and TorchMetrics
-that call collectives for a line of the script, with the setting that avoids them, and libraries' functions that gather,
-broadcast or scatter objects for a line of the script. On a CPU the share is the time that the script spent in these
-calls in untraced steps. On a GPU, waiting in them for a rank that is late by 10 % of the step is left out, because the
-all-reduce of gradients would wait for it instead. Nothing is reported where the library that runs the training
-loop calls all of them, nor for the all-reduces of `clip_grad_norm_` over sharded gradients: the norm needs them, unless
-a loop calls it for each parameter.
+collectives are left out: buffers that DDP broadcasts, and whatever FSDP's hooks or a sharded optimizer issue.
+
+The evidence names the functions that the script calls, with their lines. Of functions that call collectives for a line
+of the script, it names those of Lightning, Accelerate and TorchMetrics, with the setting that avoids them, and those of
+any library that gather, broadcast or scatter objects.
+
+On a CPU the share is the time that the script spent in these calls in untraced steps. On a GPU, waiting in them for a
+rank that is late by 10 % of the step is left out, because the all-reduce of gradients would wait for it instead.
+Nothing is reported where the library that runs the training loop calls all of them, nor for the all-reduces of
+`clip_grad_norm_` over sharded gradients: the norm needs them, unless a loop calls it for each parameter.
 
 ## Why it matters
 
-A collective that the script waits for costs its start-up on every link, and makes each rank wait for the slowest rank
+A collective that the script waits for costs its latency on every link, and makes each rank wait for the slowest rank
 once more in each step. Objects are pickled, and their sizes are sent in a collective of their own.
 
 ## What to change
@@ -37,16 +39,16 @@ once more in each step. Objects are pickled, and their sizes are sent in a colle
 - One rank that reads the data for all: let each rank read its own part (`DistributedSampler`).
 - Values that must be reduced in each step: pass `async_op=True`, and wait when the result is needed.
 
-On a CPU the saving is predicted for collectives that all ranks complete together. It starts at the time in these calls
-that is no waiting for another rank, because the next all-reduce may wait for it instead, less a fifth. It ends at the
-time of the rank that spends most. Where one rank sends to the others, the saving is an upper bound.
+On a CPU the saving is predicted for collectives that all ranks complete together. Lower end: 0.8 times the time in
+these calls without waiting for other ranks, because the next all-reduce may wait for them instead. Upper end: the time
+on the rank that spends most. Where one rank sends to the others, the saving is an upper bound.
 
 ## When to leave it alone
 
 - Model, tensor or pipeline parallel training, and losses over the samples of all ranks: there the step needs them.
 - The loss or the update uses the result, for example the number of tokens over all ranks that the loss is divided by.
-  If the source of the function shows that it goes into a backward pass, or is stored in rows of a tensor, impact and
-  confidence are low.
+  Impact and confidence are low if the source of the function shows that the result goes into a backward pass, or is
+  stored in rows of a tensor.
 - The collectives are hidden: they then cost no time.
 
 ## References
@@ -73,7 +75,7 @@ _LIGHTNING = dict.fromkeys(
     ("log", "log_dict"), "pass sync_dist=False, or on_step=False, on_epoch=True to reduce once an epoch"
 )
 _NEEDED = "Keep a call whose result the loss or the update uses, for example a number of tokens over all ranks."
-_USED = "The source shows that training uses the result: with async_op=True the script waits only where it needs it."
+_USED = "The source shows that training uses the result: pass async_op=True, and wait where the result is needed."
 _GATHERED = "call it every N steps instead of every step"
 BARRIERS = ("barrier", "monitored_barrier", "Accelerator.wait_for_everyone")  # which have no result
 _PICKLED = "each call pickles objects: send tensors, or call it every N steps"
@@ -103,7 +105,7 @@ _MOST_PARAMETERS = 0.9  # of their bytes, from which on what is sent after a ste
 _OF_SHARDS = "reduce each rank's shard with to_local(), and log every N steps"
 
 _CLIPPED = "clip all parameters in one clip_grad_norm_ call, which all-reduces one norm"
-_OWN_NORMS = "One call scales all gradients by one norm. Its usual max_norm is larger than that of single parameters."
+_OWN_NORMS = "One call scales all gradients by one norm, and usually needs a larger max_norm."
 ONE_BY_ONE = 8  # calls of clip_grad_norm_ per optimizer step, from which on a loop clips parameter by parameter
 
 EACH_STEP = 0.5  # calls for each step from which on a line is taken to belong to the steps
@@ -220,7 +222,7 @@ def check(run: RunView) -> Iterator[Advice]:
             Evidence(
                 label=f"{collective.kind} ({collective.phase} phase)",
                 value=run.held_up_share(collective),
-                unit=f"of a step, {digits(collective.calls / steps)} calls in each",
+                unit=f"of a step, {_per_step(collective.calls / steps)}",
             ).at(collective.known("longest"))
             for collective in rows
         ]
@@ -228,7 +230,7 @@ def check(run: RunView) -> Iterator[Advice]:
             Evidence(
                 label=f"{line.name} at {line.where or 'a line that is not known'}",
                 value=line.call_ns / 1e6,
-                unit=f"ms a call of this rank, {digits(line.calls / facts.calls_steps)} in each step",
+                unit=f"ms per call on this rank, {_per_step(line.calls / facts.calls_steps)}",
                 rank=facts.rank,
             )
             for line in called
@@ -237,6 +239,10 @@ def check(run: RunView) -> Iterator[Advice]:
         watch=_watch(called),
         fingerprint=RULE.code,
     )
+
+
+def _per_step(calls: float) -> str:
+    return "1 call per step" if calls == 1 else f"{digits(calls)} calls per step"
 
 
 def _watch(called: list[_Called]) -> str:

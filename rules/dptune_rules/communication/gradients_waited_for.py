@@ -5,8 +5,8 @@
 On GPUs, collectives that a hook issues when autograd accumulates a gradient, and that the backward pass waits for: they
 run on the compute stream, or the next operation of that stream is already launched and starts when they end. DDP does
 not wait for its buckets like this. Their exposed time is compared with the compute left in the pass after the first of
-them, and with how much earlier the pass, the optimizer and the next forward pass end where each operation waits only
-for its launch: where the host or the link limits the step, there is no finding.
+them, and with how much earlier the pass, the optimizer and the next forward pass would end if each operation waited
+only for its launch. Where the host or the link limits the step, there is no finding.
 
 ## Why it matters
 

@@ -4,7 +4,7 @@
 
 Parameters that a backward pass computes gradients of, that no optimizer of the process holds, and whose values do not
 change during recording, while an optimizer holds other parameters of the same pass. If their module got them after the
-optimizer was made, dptune names that line.
+optimizer was created, dptune names that line.
 
 A model of which only the last layers are trained, and a separate network in evaluation mode (a perceptual loss, a
 teacher), are not reported here: see DP109.
@@ -12,7 +12,7 @@ teacher), are not reported here: see DP109.
 ## Why it matters
 
 It costs correctness. These parameters are never updated: the layer keeps its initial weights. Usually the layer was
-replaced or added after the optimizer was made, or the list of parameters passed to the optimizer lacks a module. The
+replaced or added after the optimizer was created, or the list of parameters passed to the optimizer lacks a module. The
 optimizer of a replaced layer still holds the old parameters, which get no gradient any more; torch does not warn.
 
 ## What to change
@@ -109,7 +109,7 @@ def _reason(missed: LeftOutFacts) -> str:
     if not missed.added_later:
         return "No optimizer of this process holds them, and their values do not change."
     where = f" in {missed.added_where}" if missed.added_where else ""
-    return f"The model got them{where} after the optimizer was made, so the optimizer does not know them."
+    return f"They were added to the model{where} after the optimizer was created, so the optimizer does not hold them."
 
 
 def _remedy(missed: LeftOutFacts) -> str:

@@ -13,7 +13,7 @@ thrown away: the run pays for N ranks and gets the result of one.
 
 ## What to change
 
-Wrap the model before the optimizer is made, and shard the samples in the loader:
+Wrap the model before the optimizer is created, and shard the samples in the loader:
 
     model = DistributedDataParallel(model)
     optimizer = torch.optim.AdamW(model.parameters())
@@ -92,7 +92,7 @@ def check(run: RunView) -> Iterator[Advice]:
             *([Evidence(label="weights", value="differ between ranks")] if agree is False else []),
             *known("backward pass called at", facts.backward_where),
         ],
-        remedy="Wrap the model in DistributedDataParallel before the optimizer is made. If ranks train different "
+        remedy="Wrap the model in DistributedDataParallel before the optimizer is created. If ranks train different "
         "models on purpose, accept it: `dptune check --accept FILE --update-accepted`.",
         subject="ranks",
     )

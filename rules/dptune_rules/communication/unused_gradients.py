@@ -103,7 +103,7 @@ def check(run: RunView) -> Iterator[Advice]:
             evidence=[
                 *known("backward pass", unused.where),
                 *known("their optimizer", unused.optimizer),
-                *([] if unused.optimizer else known("optimizers made at", _made_at(run))),
+                *([] if unused.optimizer else known("optimizers created at", _made_at(run))),
                 *known("their module is called at", unused.runs_at),
                 *known("reached through the call at", unused.entered_at),
                 *known("wrapped in DDP at", unused.made_at),

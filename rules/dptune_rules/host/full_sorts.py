@@ -5,9 +5,9 @@
 Sorts (`sort`, `argsort`, `msort`, `quantile`) of rows with 256 values or more that a function of the script calls,
 outside of backward passes, with the nodes of their backward pass. The share is of the untraced step. On a GPU it is the
 time of the kernels that the sorts launch. Slices and elements of the result that follow show how many values are read:
-the confidence is then medium, otherwise low, as the trace does not show what else reads the result. Sorts before an
-operator that reads as many values, as for curves, ranks or cumulative sums, are left out, and so are those from which
-more than `inner_values` are read that are not the first or last ones, as for a table of quantiles.
+the confidence is then medium, otherwise low, as the trace does not show what else reads the result. Left out: sorts
+before an operator that reads all their values (curves, ranks, cumulative sums), and sorts of which more than
+`inner_values` values are read that are neither the first nor the last ones (a table of quantiles).
 
 ## Why it matters
 

@@ -26,10 +26,10 @@ collecting, the loader makes the objects: follow the input rules first. The impa
 
 If possible, keep the data set in tensors or arrays, not in millions of lists and dicts.
 
-On a CPU the saving is predicted for the mean step. It starts at the time that the busiest rank saves, less a fifth for
-collections that remain. It ends at the collection time of all ranks together, because ranks that collect at different
-moments hold each other up; where a line asks all ranks to collect in the same steps, at the longest. Otherwise
-that sum is an upper bound, limited to the time in which the busiest rank does not compute.
+On a CPU the saving is predicted for the mean step. Lower end: 0.8 times what the busiest rank saves, because some
+collections remain. Upper end: the collection time of all ranks together, because ranks that collect at different
+moments hold each other up; where a line makes all ranks collect in the same steps, the longest. Otherwise that sum is
+an upper bound, limited to the time in which the busiest rank does not compute.
 
 ## When to leave it alone
 

@@ -24,8 +24,8 @@ whole batch pays that cost once.
 ## What to change
 
 - Over pairs: a matrix product, of `F.normalize(a, dim=-1)` and `F.normalize(b, dim=-1).mT` for cosine similarities, or
-  `torch.cdist`. Over samples: one call on the whole batch; use
-  `torch.gather`, `index_select` or a mask to pick; `torch.bincount`, `scatter_add_` or `index_add_` to count.
+  `torch.cdist`. Over samples: one call on the whole batch; use `torch.gather`, `index_select` or a mask to pick;
+  `torch.bincount`, `scatter_add_` or `index_add_` to count.
 - Over a list of states: `torch.stack` them and call the model once.
 - Over slices of one tensor, for example the frames of a clip: `model(x.flatten(0, 1)).unflatten(0, x.shape[:2])`.
 - Over positions with `nn.LSTMCell`, `nn.GRUCell` or `nn.RNNCell`: `nn.LSTM`, `nn.GRU` or `nn.RNN`, which run the whole
@@ -41,7 +41,7 @@ whole batch pays that cost once.
 A module that a loop over a list calls with one row for each item is reported from two items on, by the line of the
 loop: one call with all rows costs the host hardly more than one of them. In the warm-up steps, each loop must call it
 once for each item, with one shape, and by the source no call may need the one before. The saving is an upper bound: the
-time at that line, but for one call of each loop. Functions that spend most of their time there are not reported again.
+time at that line, except one call of each loop. Functions that spend most of their time there are not reported again.
 A line that calls four or more modules of one class and shape on the same input is reported in the same way (each head
 of attention a module), if a call takes 2 ms at most.
 
@@ -52,9 +52,9 @@ Whether results recur is not recorded, so the confidence is low, the impact at m
 bound. Checks for NaN are exempt: none of their compute is needed.
 
 On a CPU, with enough stack samples, the saving is predicted from the sampled time of the loop and of its backward pass,
-which the trace matches by autograd's sequence numbers. The interval ends at 1.3 times this time. It starts at 0.8 times
-what is not compute: compute is taken as one nanosecond per input element, and matrix products as the time they took.
-The interval includes the sampling error, and 30 % for the backward pass, which only the trace shows. Otherwise the
+which the trace matches by autograd's sequence numbers. Lower end: 0.8 times the part that is not compute; compute is
+taken as one nanosecond per input element, for matrix products as their whole time. Upper end: 1.3 times this time. The
+interval includes the sampling error, and 30 % for the backward pass, which only the trace shows. Otherwise the
 saving is an upper bound: the time of the loop, or three times that for a loop in the forward pass, because its backward
 pass takes up to twice as long. If the backward pass runs none of these operators, the results of the loop need no
 gradient, and the bound is the time of the loop.

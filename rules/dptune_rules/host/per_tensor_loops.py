@@ -22,7 +22,7 @@ operator; a `torch._foreach_*` call pays once, and on a GPU launches a few kerne
 - Norms that are used one by one, as in adaptive clipping: `torch._foreach_norm(tensors)` for all norms, and
   `torch._foreach_mul_(tensors, factors)` with a factor for each tensor. `clip_grad_norm_` would change the results.
   With FSDP2, take the norms of the shards (`to_local()`), and all-reduce their squares in one call.
-- `clip_grad_norm_` for each parameter: one call for all. It scales all gradients by one norm, so that results change.
+- `clip_grad_norm_` for each parameter: one call for all. It scales all gradients by one norm, so results change.
 - Scaling and weight decay: `torch._foreach_mul_(tensors, factor)`.
 - Zeroing: `optimizer.zero_grad()`, which sets gradients to None, or `torch._foreach_zero_(gradients)`.
 
@@ -74,7 +74,7 @@ TOTAL_NORM = "torch._foreach_norm(tensors) and one norm of their stack"
 SINGLE_NORMS = "torch._foreach_norm(tensors) for the norms and torch._foreach_mul_(tensors, factors) for the scaling"
 
 ONE_CALL = "one call of torch.nn.utils.clip_grad_norm_(parameters, max_norm)"
-OWN_NORMS = "One call scales all gradients by one norm. Its usual max_norm is larger than that of single parameters."
+OWN_NORMS = "One call scales all gradients by one norm, and usually needs a larger max_norm."
 
 RULE = Rule(
     code="DP608",

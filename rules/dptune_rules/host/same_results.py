@@ -5,12 +5,12 @@
 Operators that functions of the script call outside of backward passes, in two or three warm-up steps. An operator
 counts if all of its inputs are the same as in an earlier step: tensors that no step changes, results of such operators,
 and equal numbers and sizes. Its result must agree with the earlier one in about 256 values spread over it. Trained
-weights, batches and random numbers change from step to step, so what depends on them does not count. Neither do calls
-of less than 20 us, tensors made of zeros, ones or ranges, and copies, but for those with another dtype or on another
-device that nothing changes in place. The share is of the watched steps, without the time that watching takes; on a GPU
-it is the operators' part of the host's time in the forward pass, applied to its compute.
+weights, batches and random numbers change from step to step, so what depends on them does not count. Also not counted:
+calls of less than 20 us, tensors of zeros, ones or ranges, and copies, except copies to another dtype or device that
+nothing changes in place. The share is of the watched steps, without the time that watching takes; on a GPU it is the
+operators' part of the host's time in the forward pass, applied to its compute.
 
-Functions that take less than `worth_share` each count together.
+Functions that each take less than `worth_share` are reported together.
 
 The same within one step: calls whose inputs are the same as in an earlier call of that step, and whose results agree
 and need no gradient. The first call of each is not counted.
@@ -32,10 +32,10 @@ Where it depends on a size that changes, keep it in a dictionary by size, or use
 
 What depends on the batch: compute it once in the forward pass of the model, and pass it to the layers.
 
-On a CPU the saving is predicted from the time of these operators in at least two warm-up steps: from 0.8 times its
-least share to 1.3 times the largest. The upper end is that of the whole function by stack samples, if these operators
-take at least half of it: this includes operators that are too short to compare. Otherwise the saving is an upper bound:
-the time of all of these operators.
+On a CPU the saving is predicted from the time of these operators in at least two warm-up steps: from 0.8 times the
+smallest share to 1.3 times the largest. The upper end is that of the whole function by stack samples, if these
+operators take at least half of it: this includes operators that are too short to compare. Otherwise the saving is an
+upper bound: the time of all of these operators.
 
 ## When to leave it alone
 

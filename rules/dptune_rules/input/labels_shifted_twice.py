@@ -87,7 +87,7 @@ def check(run: RunView) -> Iterator[Advice]:
                     unit="of those compared",
                 ),
                 Evidence(label="backward passes compared", value=len(passes)),
-                *known("the loss shifts them at", ", ".join(passes[0].loss_shifts_at)),
+                *known("the loss shifts labels at", ", ".join(passes[0].loss_shifts_at)),
                 *known("batches are collated by", preparing.collated_by if preparing else None),
             ],
             remedy="Shift once: pass labels=input_ids to a model that shifts labels itself.",

@@ -82,7 +82,7 @@ def evidence(
     if preparing := run.measured.input.known("preparing"):
         yield from _parts(preparing, now)
     if where:
-        yield Evidence(label="the loader is created at", value=where)
+        yield Evidence(label="loader created at", value=where)
 
 
 def _parts(preparing: PreparingFigures, workers: int | None) -> Iterator[Evidence]:

@@ -104,7 +104,7 @@ def check(run: RunView) -> Iterator[Advice]:
                     else []
                 ),
                 Evidence(label="workers", value=workers, unit="processes"),
-                *known("the loader is created at", line.loader),
+                *known("loader created at", line.loader),
             ],
             numerics="changes",
             watch="One iterator uses every sample once before any repeats; each new one draws from all samples."

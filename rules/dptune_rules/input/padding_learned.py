@@ -7,7 +7,7 @@ In up to four calls and backward passes of the warm-up steps, the targets of the
 - of a model of transformers that takes `labels` and `attention_mask` of the same shape, as its causal and masked
   language models and token classifiers do: labels other than -100 at positions where the mask is 0;
 - of an encoder-decoder model of transformers: labels equal to `pad_token_id`, unless that is also `eos_token_id`;
-- of a model of the script that takes both: the same, as far as these labels are targets of a cross entropy and count;
+- of a model of the script that takes both: the same, if these labels are targets of a cross entropy and not ignored;
 - of other cross entropies: targets equal to the `padding_idx` of an embedding with one row per class of the loss, at
   positions where its input is padding, too, if `ignore_index` differs;
 - where classes are not the rows of that embedding, as tags of words: targets of a class that all positions with padding

@@ -21,7 +21,7 @@ script.
 
 ## When to leave it alone
 
-- The copies hold a few numbers: start-up dominates them, and pinning costs more.
+- The copies hold a few numbers: latency dominates them, and pinning costs more.
 - The host is short of memory: page-locked memory cannot be swapped out.
 
 ## References

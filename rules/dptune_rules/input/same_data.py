@@ -10,12 +10,12 @@
 ## Why it matters
 
 Ranks that train on the same batches compute the same gradients: their mean is the gradient of a single rank, and the
-work of the others is wasted. A sampler without `set_epoch` shuffles each epoch alike, so that each batch holds the same
-samples again, in the same order.
+work of the others is wasted. A sampler without `set_epoch` shuffles every epoch in the same way: each batch has the
+same samples again, in the same order.
 
 ## What to change
 
-Give each rank its samples by a DistributedSampler, in place of `shuffle=True`, and set its epoch:
+Give each rank its samples with a DistributedSampler, in place of `shuffle=True`, and set its epoch:
 
     loader = DataLoader(dataset, batch_size=32, sampler=DistributedSampler(dataset))
     for epoch in range(epochs):
@@ -105,8 +105,8 @@ def _same_order(run: RunView) -> Iterator[Advice]:
             evidence=[
                 Evidence(label="batches of an epoch", value=batches),
                 Evidence(label="batches drawn", value=loader.batches_drawn or 0),
-                *known("the sampler is created at", loader.sampler_where),
-                *known("the loader is created at", loader.where),
+                *known("sampler created at", loader.sampler_where),
+                *known("loader created at", loader.where),
             ],
             remedy=f"{_SET_EPOCH[0].upper()}{_SET_EPOCH[1:]}.",
             watch="Training results change for the better.",
@@ -134,7 +134,7 @@ def _each_for_itself(run: RunView) -> Iterator[Advice]:
             confidence="low",
             evidence=[
                 Evidence(label="sampler", value=loader.sampler),
-                *known("the loader is created at", loader.where),
+                *known("loader created at", loader.where),
             ],
             remedy=_remedy(loader),
             watch="With a DistributedSampler, an epoch gets shorter by the number of ranks.",
@@ -177,7 +177,7 @@ def _same_batches(run: RunView) -> Iterator[Advice]:
                 if drawn_loader.sampler
             ),
             *(
-                Evidence(label="the loader is created at", value=drawn_loader.where)
+                Evidence(label="loader created at", value=drawn_loader.where)
                 for drawn_loader in loaders
                 if drawn_loader.where
             ),

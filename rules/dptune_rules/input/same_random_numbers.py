@@ -15,12 +15,12 @@ at least three calls, and no two calls of a rank drew the same.
 
 ## Why it matters
 
-It costs quality. A worker process starts with a copy of the data set. A generator made in `__init__` is copied in the
-same state, so all workers crop, flip or add noise in the same way, and start again from that state in each epoch unless
-`persistent_workers=True`. Ranks that make it with the same seed have the same numbers too. The model sees a fraction of
-the augmentations it should see. torch seeds `torch`, `random` and `numpy.random` in each worker, but not generators
-that a script makes. If all ranks draw the same noise, masks or timesteps, more ranks add no variety to a step. If the
-numbers make or choose samples, all ranks train on the same data.
+It costs quality. A worker process starts with a copy of the data set. A generator created in `__init__` is copied in
+the same state, so all workers crop, flip or add noise in the same way, and start again from that state in each epoch
+unless `persistent_workers=True`. Ranks that create it with the same seed have the same numbers too. The model sees a
+fraction of the augmentations it should see. torch seeds `torch`, `random` and `numpy.random` in each worker, but not
+generators that a script creates. If all ranks draw the same noise, masks or timesteps, more ranks add no variety to a
+step. If the numbers make or choose samples, all ranks train on the same data.
 
 ## What to change
 
@@ -147,7 +147,7 @@ def _advice(equal: EqualGenerators, where: str | None, in_workers: str) -> Advic
         title=f"{facts.name}{at} draws the same random numbers {_listed(shared)}",
         why="Each worker gets a copy of the generator in the same state, so samples are augmented in the same way."
         if in_workers
-        else "The ranks seed the generator alike, so they augment their samples in the same way.",
+        else "The ranks seed the generator with the same value, so they augment their samples in the same way.",
         changes=[],
         remedy=in_workers
         or "Seed the generator with the rank as well, for example numpy.random.default_rng([seed, rank]).",
@@ -157,8 +157,8 @@ def _advice(equal: EqualGenerators, where: str | None, in_workers: str) -> Advic
             Evidence(label="ranks with the same state", value=equal.ranks),
             Evidence(label="epochs that start from the same state", value=equal.epochs),
             Evidence(label="class of the generator", value=facts.kind),
-            *known("generator made at", facts.where),
-            *known("loader made at", where),
+            *known("generator created at", facts.where),
+            *known("loader created at", where),
         ],
         numerics="changes",
         fingerprint=f"{RULE.code}:{facts.name}",

@@ -112,7 +112,7 @@ def check(run: RunView) -> Iterator[Advice]:
             Evidence(label="autocast", value=facts.autocast or "none"),
             *([] if facts.grad_scale is None else [Evidence(label="scale", value=facts.grad_scale)]),
             *known("steps that were skipped", skipped),
-            *known("the scaler is created at", facts.grad_scaler_where),
+            *known("scaler created at", facts.grad_scaler_where),
         ],
         numerics="same",
         fingerprint=RULE.code,
@@ -133,7 +133,7 @@ def _clipped(run: RunView) -> Iterator[Advice]:
         evidence=[
             Evidence(label="scale", value=facts.grad_scale or 0.0),
             Evidence(label=f"clipped at {where} before unscale_", value=facts.scaled_clipping.times, unit="times"),
-            *known("the scaler is created at", facts.grad_scaler_where),
+            *known("scaler created at", facts.grad_scaler_where),
         ],
         remedy=f"Call `scaler.unscale_(optimizer)` before {where}.",
         watch="max_norm then applies to the true gradients: compare the loss.",
@@ -167,7 +167,7 @@ def _unscaled(run: RunView) -> Iterator[Advice]:
             ),
             Evidence(label="loss", value=median(losses), unit="median"),
             *known("autocast entered at", facts.autocast_where),
-            *known("a GradScaler that is not enabled is created at", facts.grad_scaler_where),
+            *known("GradScaler, not enabled, created at", facts.grad_scaler_where),
             *known("backward pass at", facts.backward_where),
         ],
         remedy="Enable torch.amp.GradScaler for the loss, the optimizer step and clipping, or use bf16 autocast. Leave "

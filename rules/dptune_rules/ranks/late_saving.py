@@ -9,18 +9,20 @@ from dptune.measured import StragglerFigures
 from dptune.rule import RunView, Share
 
 LEAST_PART = 0.8  # of the delay: a mended run saved 0.91 times it, and one that dropped samples 0.93
+LEAST_OF_BOUND = 0.5  # with less of the upper bound in its busy time the rank waits for something else, as its input
 
 
 def without_delay(run: RunView, late: StragglerFigures, busy: Mapping[int, float], bound: Saving) -> Saving | None:
     """The saving by how much longer the rank is busy in untraced steps than any other, up to the bound.
 
-    For a delay that can be removed: work that only this rank does. None if these times are unknown.
+    For a delay that can be removed: work that only this rank does. None if these times are unknown, or have less than
+    half of that bound.
     """
     others = [ns for rank, ns in busy.items() if rank != late.rank]
     if late.rank not in busy or len(others) + 1 != run.measured.world_size or not run.times_hold:
         return None
     delay = (busy[late.rank] - max(others)) / run.measured.step.time_ns
-    if not 0 < delay < 1:
+    if not LEAST_OF_BOUND * bound.high_share <= delay < 1 or not delay:
         return None
     how = "the time in untraced steps beyond that of the busiest other rank"
     part = LEAST_PART, max(1.0, bound.high_share / delay)

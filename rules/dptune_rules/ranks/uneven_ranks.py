@@ -178,7 +178,7 @@ def _batches(run: RunView) -> list[Evidence]:
     loader = max(loaders, key=lambda loader: loader.batches_drawn or 0, default=None)
     if loader is None:
         return []
-    return [*known("batches are drawn from the loader at", loader.where), *known("its sampler", loader.sampler_where)]
+    return [*known("loader created at", loader.where), *known("sampler created at", loader.sampler_where)]
 
 
 def _refuse_shared_cores(run: RunView) -> None:

@@ -67,7 +67,7 @@ def check(run: RunView) -> Iterator[Advice]:
     impact = run.impact(share, WORTH_SHARE)
     if impact is None or not _fits(run):
         return
-    where = f" (made at {sharded.where})" if sharded.where else ""
+    where = f" (created at {sharded.where})" if sharded.where else ""
     yield Advice(
         rule=RULE.code,
         slug=RULE.name,

@@ -1,18 +1,18 @@
-"""FSDP units are so small that their collectives are latency-bound: start-up takes longer than the transfer.
+"""FSDP units are so small that their collectives are latency-bound.
 
 ## What it measures
 
 The units of FullyShardedDataParallel or `fully_shard`: how many there are, the mean size of the all-gathers that their
-hooks issue, and the exposed communication of these all-gathers and reduce-scatters in a step. Units are small where the
-start-up of an all-gather of the mean size takes longer than its transfer, by the latency and bandwidth measured between
-these ranks. If those are not known but message sizes span 8x, the shortest calls of the smallest and the largest size
-are used instead, with low confidence; otherwise units are small below 1 MiB. In a plain trace, units are counted by the
-hooks of a backward pass.
+hooks issue, and the exposed communication of these all-gathers and reduce-scatters in a step. Units are small where
+latency takes more than half of the time of an all-gather of the mean size, by the latency and bandwidth measured
+between these ranks. If those are not known but message sizes span 8x, the shortest calls of the smallest and the
+largest size are used instead, with low confidence; otherwise units are small below 1 MiB. In a plain trace, units are
+counted by the hooks of a backward pass.
 
 ## Why it matters
 
 Each unit is gathered before its forward pass and mostly again before its backward pass, and its gradients are
-reduce-scattered: two or three collectives a step, each with its start-up, and each with hooks on the host that copy
+reduce-scattered: two or three collectives a step, each with its latency, and each with hooks on the host that copy
 parameters into and out of a buffer. Small units pay these costs many times for few bytes.
 
 ## What to change
@@ -56,7 +56,7 @@ _WITH_OPTIMIZER = "the time of FSDP's collectives, hooks and copies, and of the 
 LEAST_MIB = 1.0  # of a unit: smaller blocks go several into one call
 
 LEAST_UNITS = Threshold(
-    "least_units", 8, "fewer units issue at most two dozen collectives per step, with few start-ups"
+    "least_units", 8, "fewer units issue at most two dozen collectives per step, which pay the latency a few times"
 )
 SMALL_MIB = Threshold("small_mib", 1.0, "the smallest message DDP makes by default, its first bucket, is 1 MiB")
 WORTH_SHARE = Threshold(
@@ -68,7 +68,7 @@ RULE = Rule(
     name="small-shard-units",
     family="topology",
     kind="time",
-    summary="FSDP units are so small that their collectives are latency-bound: start-up takes longer than the transfer",
+    summary="FSDP units are so small that their collectives are latency-bound",
     since="0.1",
     thresholds=(LEAST_UNITS, SMALL_MIB, WORTH_SHARE),
 )
@@ -92,7 +92,7 @@ def check(run: RunView) -> Iterator[Advice]:
     if not messages.latency_bound(run.limit(SMALL_MIB) * MIB):
         return
     finest = max(sharded, key=lambda one: one.units)
-    made = f", made at {finest.where}," if finest.where else ""
+    made = f", created at {finest.where}," if finest.where else ""
     taken = run.measured.sharding
     flat = any(fsdp.version == 1 for fsdp in sharded)
     most, how = (taken.most_share, _WITH_OPTIMIZER) if flat else (taken.units_most_share, _UNITS)
@@ -131,12 +131,12 @@ def _confidence(messages: ShardMessages) -> Confidence:
 
 
 def _why(messages: ShardMessages) -> str:
-    """Why the collectives are slow: by the link's start-up where that is known."""
+    """Why the collectives are slow: by the link's latency where that is known."""
     kind = messages.kind.replace("_", "-")
     size = f"{digits(messages.mean_bytes / 2**10)} KiB"
     if messages.startup_us is None or messages.transfer_us is None:
-        return f"The mean {kind} is {size}: at that size start-up dominates its time, and each unit pays it again."
+        return f"The mean {kind} is {size}: at that size latency takes most of its time, and each unit pays it again."
     return (
-        f"The mean {kind} is {size}: its start-up takes {digits(messages.startup_us)} us, its transfer "
-        f"{digits(messages.transfer_us)} us. Each unit pays the start-up again."
+        f"The mean {kind} is {size}: its latency takes {digits(messages.startup_us)} us, its transfer "
+        f"{digits(messages.transfer_us)} us. Each unit pays the latency again."
     )

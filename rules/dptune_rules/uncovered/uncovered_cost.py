@@ -119,7 +119,7 @@ def check(run: RunView) -> Iterator[Advice]:
 
 
 def _least(run: RunView, site: CodeSite) -> float:
-    return run.limit(LIBRARY_SHARE if site.library else WORTH_SHARE)
+    return run.limit(LIBRARY_SHARE) if site.library else run.limit(WORTH_SHARE)
 
 
 def _agreed(run: RunView, site: CodeSite) -> CodeSite:

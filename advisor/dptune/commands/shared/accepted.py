@@ -109,4 +109,4 @@ def accept(path: Path, gate: Gate) -> None:
         form.put(path, text)
     except OSError as error:
         raise UsageError(f"cannot write to {path}: {error.strerror or error}", "name another file") from error
-    print(f"dptune: accepted {len(more)} more, {len(entries)} in all, in {path}; say why in each", file=sys.stderr)
+    print(f"dptune: accepted {len(more)} more, {len(entries)} in all, in {path}; add a reason to each", file=sys.stderr)

@@ -33,7 +33,7 @@ def outputs(args: argparse.Namespace) -> list[tuple[str, Path | None]]:
     for output in args.output:
         form, _, name = output.partition("=")
         if form not in FORMATS or not name:
-            raise UsageError(f"--output {output} is no {OUTPUT}", f"a format is one of {', '.join(FORMATS)}")
+            raise UsageError(f"--output {output} is not {OUTPUT}", f"a format is one of {', '.join(FORMATS)}")
         target = None if name == "-" else Path(name)
         if target is not None and (target.is_dir() or not target.parent.is_dir()):
             raise UsageError(f"cannot write to {target}", "name a file in an existing folder")

@@ -222,7 +222,7 @@ def _report(path: Path) -> Report:
             form.refuse_newer(str(path), version[1].decode(), SCHEMA_VERSION)
         report = Report.model_validate_json(_with_todays_windows(content))
         if odd := _odd_number(content):
-            raise RunError(f"{path} says that {odd}, which no run has", _AGAIN)
+            raise RunError(f"{path} is not the report of a run: {odd}", _AGAIN)
         return report
     except form.NewerError as error:
         raise RunError(str(error), "or write the report again with this one, from the run") from None

@@ -124,7 +124,7 @@ def _named(name: str, besides: Sequence[str]) -> list[str]:
     if len(named) > 1:
         raise UsageError(
             f"{len(named)} recordings have names that start with {name}: {_listed(each.folder.name for each in named)}",
-            "give more of the name",
+            "give more characters of the name",
         )
     if named:
         return [str(named[0].folder)]

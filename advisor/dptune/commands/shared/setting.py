@@ -62,7 +62,7 @@ def advised(path: Path) -> dict[str, Value]:
             continue
         name, then = _checked(f"{rule} of {path}", change)
         if name in found and found[name] != then:
-            raise UsageError(f"{by[name]} and {rule} of {path} propose two values for {name}", "choose by --set")
+            raise UsageError(f"{by[name]} and {rule} of {path} propose two values for {name}", "choose one with --set")
         found[name], by[name] = then, rule
     if not found:
         raise UsageError(

@@ -15,8 +15,8 @@ ALONE = "lateness needs all ranks of a collective, at least two, and its process
 UNREPLAYED = "the steps were not replayed"
 UNREAD = "it computes longer, and its operations were not read: add it to --detail-ranks"
 UNSHAPED = "no detailed window with the shapes of tensors was read"
-NEVER = "no rank came later to a collective than the others"
-TURNS = "no rank is late much longer than the others"
+NEVER = "no rank arrived at a collective later than the others"
+TURNS = "no rank is much later than the others"
 _IDLE: tuple[LagCause, ...] = ("input", "gc", "host", "unexplained")
 _LEAST_COVER = 0.5  # a cause that covers less of the lag is not the cause
 _LEAST_PART = 0.5  # of all lag, from which on one rank is the straggler
@@ -160,8 +160,8 @@ def _figures(
         cause = covers = None
         missing = dict.fromkeys(("cause", "cause_share"), UNREAD)
     elif cause is None:
-        why = "it came late to none" if lag_ns <= 0 else "no one thing covers half of its lag"
-        why = why if explained or not late else "no collective before, from whose end the ranks could be compared"
+        why = "it was late to no collective" if lag_ns <= 0 else "no single cause explains half of its lag"
+        why = why if explained or not late else "no earlier collective shows when each rank started"
         missing = {"cause": why, "cause_share": why}
     return ArrivalFigures(
         collectives=collectives,

@@ -13,7 +13,7 @@ import numpy as np
 from dptune.measure.communication.purposes import issuers
 from dptune.measure.device.longest import longer, place
 from dptune.measure.device.phases import DeviceTimeline, bounds
-from dptune.measure.host.enclosing import NOWHERE, Ranges
+from dptune.measure.host.enclosing import Ranges
 from dptune.measure.host.launches import UNLAUNCHED
 from dptune.measure.intervals import Intervals
 from dptune.measured import BucketCopyFigures, Place
@@ -41,8 +41,8 @@ def bucket_copies(spent: Sequence[DeviceTimeline]) -> BucketCopyFigures | None:
         if device.operations.on_cpu or not len(rows):
             continue
         by = issuers(view, device)
-        around = Ranges.of_rows(columns, rows).at(columns.thread[by], columns.ts_ns[by])
-        launched = device.operations.rows[(around != NOWHERE) & (by != UNLAUNCHED)]
+        inside = Ranges.of_rows(columns, rows).hold(columns.thread[by], columns.ts_ns[by])
+        launched = device.operations.rows[inside & (by != UNLAUNCHED)]
         begin, end = bounds(device.windows)
         ran = Intervals.union(columns.ts_ns[launched], columns.ends(launched))
         device_shares[-1] = int(ran.lengths(begin, end).sum()) / max(1, int((end - begin).sum()))

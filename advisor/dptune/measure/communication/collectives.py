@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, get_args
 
@@ -12,30 +12,30 @@ from dptune.errors import TraceError
 from dptune.measure.communication.calls import Call, Collectives, calls
 from dptune.measure.communication.matching import Exchange, RankCalls
 from dptune.measure.communication.sizes import no_size, with_sizes
+from dptune.measure.once import once_for_each
 from dptune.measure.steps.windows import OUTSIDE
 from dptune.measure.views import RankView, view
 from dptune.measured import CollectiveFigures, MatchBasis
 from dptune.measured.collectives import collective
 from dptune.runfile.facts import Facts
 from dptune.trace.events import Trace
+from dptune.trace.run import RankTrace
 
-_NO_GROUP = "the trace does not say which process group"
-_NO_DTYPE = "the trace does not say which element type"
+_NO_GROUP = "the trace does not name the process group"
+_NO_DTYPE = "the trace does not name the element type"
 _UNTYPED = "the element type is missing or unknown, so message sizes in bytes are unknown"
 _ASYMMETRIC = "a rank may leave before the last one arrives, so waiting and transfer cannot be separated"
 _INCOMPLETE = "not all ranks of the group were read, their calls could not be matched, or a call has no duration"
-_NO_LINK = "how much of this kind crosses each link is not known"
-_ALONE = "it takes the traces of at least two ranks"
+_NO_LINK = "it is unknown how much of this kind crosses each link"
+_ALONE = "this needs the traces of at least two ranks"
 _UNMATCHED = "no calls of this kind and size were matched across ranks"
 _SUREST_FIRST: tuple[MatchBasis, ...] = get_args(MatchBasis)
 
 
-def heard(
-    rank_view: RankView, ran: Collectives, detailed: Callable[[int], Trace | None], facts: Facts | None
-) -> list[RankCalls]:
+def heard(rank_view: RankView, ran: Collectives, rank_trace: RankTrace | None, facts: Facts | None) -> list[RankCalls]:
     """Of the collectives that ran on each device of a rank those in its steps, with their sizes.
 
-    `detailed` gives the trace of a rank's window with shapes; it is asked only where the light window has no sizes.
+    The window with shapes of `rank_trace` is read only where the light window has no sizes.
     """
     numbers = [step.number for step in rank_view.steps]
     found = [inside(ran[rank_view.rank, device.operations.device]) for device in rank_view.devices]
@@ -43,11 +43,7 @@ def heard(
         if rank_view.record is not None:
             shaped = list(rank_view.record.shaped)
         else:
-            try:
-                detail = detailed(rank_view.rank)
-            except TraceError:  # the size stays missing, and its reason says what was looked for
-                detail = None
-            shaped = [] if detail is None else shaped_calls(rank_view.rank, detail)
+            shaped = [] if rank_trace is None else _shaped(rank_trace)
         found = [with_sizes(each, shaped, facts) for each in found]
     return [
         RankCalls(rank_view.rank, device.operations.device, rank_view.base_ns, numbers, each)
@@ -58,6 +54,16 @@ def heard(
 def inside(ran: Sequence[Call]) -> list[Call]:
     """The collectives that a step launched."""
     return [call for call in ran if call.step != OUTSIDE]
+
+
+@once_for_each
+def _shaped(rank: RankTrace) -> list[Call]:
+    """The collectives in the steps of a rank's window with shapes; none where it has no such window."""
+    try:
+        detail = rank.detailed
+    except TraceError:  # sizes stay missing, and their reason says what was looked for
+        return []
+    return [] if detail is None else shaped_calls(rank.rank, detail)
 
 
 def shaped_calls(rank: int, detail: Trace) -> list[Call]:

@@ -27,12 +27,12 @@ from dptune.runfile.links import KindTimes, LinkRecord, SizeTimes, SweepFit
 
 NO_EXCHANGE = "no collective of known size was read on all ranks of its group; `dptune links` measures the links"
 ONE_RANK = "one rank: no links"
-_NO_GROUP = "the trace does not say which process group"
+_NO_GROUP = "the trace does not name the process group"
 _OF_ALL = "a sweep uses the default group"
-_NO_FACTOR = "how much of this kind crosses each link is not known"
-_NO_PEAK = "the peak of the links of this device is not in dptune's table"
+_NO_FACTOR = "it is unknown how much of this kind crosses each link"
+_NO_PEAK = "dptune has no peak for the links of this device"
 _ONE_GPU = "its ranks share a GPU"  # in place of the name of a device: no link joins it with itself
-_NETWORK = "nothing says what network joins the hosts"
+_NETWORK = "the network between the hosts is unknown"
 _NO_HOSTS = "the hosts of its ranks are not known"
 _SHARED = "every call overlapped another collective"
 _OUTER = 0.05  # of a collective's transfer, at each end; 4 % was seen on a busy machine

@@ -13,7 +13,7 @@ from typing import get_args
 import numpy as np
 
 from dptune.measure.communication.calls import asked
-from dptune.measure.host.enclosing import NOWHERE, Ranges
+from dptune.measure.host.enclosing import Ranges
 from dptune.measure.host.launches import UNLAUNCHED
 from dptune.measure.intervals import Ints
 from dptune.measure.views import DeviceView, RankView
@@ -51,8 +51,8 @@ def purposes(columns: Columns, issued_by: Ints) -> Ints:
     thread, start_ns = columns.thread[issued_by], columns.ts_ns[issued_by]
     found = np.full(len(issued_by), OTHER, dtype=np.int64)
     gradients = Ranges.of_rows(columns, columns.rows(RANGE_CATEGORIES, lambda name: name == _GRADIENT))
-    found[gradients.at(thread, start_ns) != NOWHERE] = GRADIENTS
-    found[Ranges.of_rows(columns, sharding_ranges(columns)).at(thread, start_ns) != NOWHERE] = SHARDING
+    found[gradients.hold(thread, start_ns)] = GRADIENTS
+    found[Ranges.of_rows(columns, sharding_ranges(columns)).hold(thread, start_ns)] = SHARDING
     found[issued_by == UNLAUNCHED] = UNKNOWN
     return found
 

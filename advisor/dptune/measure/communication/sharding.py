@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from dptune.measure.communication.purposes import issuers, sharding_ranges
 from dptune.measure.device.phases import OPTIMIZER, DeviceTimeline, Phased, bounds
-from dptune.measure.host.enclosing import NOWHERE, Ranges
+from dptune.measure.host.enclosing import Ranges
 from dptune.measure.host.launches import UNLAUNCHED
 from dptune.measure.intervals import Intervals, Ints, Mask
 from dptune.measured import ShardingFigures
@@ -62,9 +62,8 @@ def sharding(spent: Sequence[DeviceTimeline], phased: Phased) -> ShardingFigures
 
 
 def _inside(columns: Columns, ranges: Ints, calls: Ints) -> Mask:
-    around = Ranges.of_rows(columns, ranges).at(columns.thread[calls], columns.ts_ns[calls])
-    inside: Mask = (around != NOWHERE) & (calls != UNLAUNCHED)
-    return inside
+    launched: Mask = calls != UNLAUNCHED
+    return launched & Ranges.of_rows(columns, ranges).hold(columns.thread[calls], columns.ts_ns[calls])
 
 
 def _spans(columns: Columns, rows: Ints) -> Intervals:

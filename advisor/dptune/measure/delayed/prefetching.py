@@ -14,7 +14,7 @@ import numpy as np
 
 from dptune.measure.communication.purposes import SHARDING
 from dptune.measure.delayed.sent import Delayed, Sent
-from dptune.measure.host.enclosing import NOWHERE, Ranges
+from dptune.measure.host.enclosing import Ranges
 from dptune.measure.intervals import Intervals, Mask
 from dptune.measure.views import DeviceView, RankView
 from dptune.trace.columns import Columns
@@ -54,5 +54,4 @@ def not_prefetched(view: RankView, device: DeviceView, of: Sent) -> Iterator[Del
 
 def _inside(columns: Columns, pattern: re.Pattern[str], of: Sent) -> Mask:
     ranges = Ranges.of_rows(columns, columns.rows(RANGE_CATEGORIES, pattern.match))
-    found: Mask = ranges.at(columns.thread[of.issued_by], columns.ts_ns[of.issued_by]) != NOWHERE
-    return found
+    return ranges.hold(columns.thread[of.issued_by], columns.ts_ns[of.issued_by])

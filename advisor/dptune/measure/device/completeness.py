@@ -64,7 +64,7 @@ def losses(trace: Trace, devices: list[Operations], steps: list[Step]) -> list[L
 
 def _misdated(columns: Columns) -> list[Loss]:
     rows = columns.rows(DEVICE_CATEGORIES)
-    zero, early, overlong = misdated(columns, rows)
+    zero, early, overlong = misdated(columns)
     fatal = int((zero | early | overlong).sum()) > MOST_LOST * len(rows)
     found = []
     for wrong, what in (
@@ -98,7 +98,7 @@ def _clocks_apart(columns: Columns, devices: list[Operations]) -> Loss | None:
             what = f"{of_all} start before the call that launched them, by up to"
         elif first_ns > _LATE_NS and idle > _IDLE_SHARE:
             idle_words = f"the device is idle for {100 * idle:.0f} % of the recording"
-            what = f"{idle_words}, but hardly any operation starts earlier after its launch than"
+            what = f"{idle_words}, but 99 % of its operations start later after their launch than"
         if what:
             why = "the clocks of host and device seem to differ, so causes of idle time are uncertain"
             text = f"{what} {digits(abs(first_ns) / 1e6)} ms: {why}"

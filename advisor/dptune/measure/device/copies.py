@@ -23,12 +23,12 @@ from dptune.trace.kernels import Work
 # From here on start-up, a few microseconds, does not dominate: at 25 GB/s (PCIe 4 x16) and at 2 TB/s.
 _LARGE_BYTES, _LARGE_ON_DEVICE_BYTES = 2**20, 2**23
 
-NO_LAUNCH = "which step the copies belong to is not known: the trace does not say which calls launched them"
-_NO_BYTES = "the trace does not say how many bytes were copied"
-_NO_PIN = "the trace does not say whether the host memory was pinned"
+NO_LAUNCH = "it is unknown which step the copies belong to: the trace does not show which calls launched them"
+_NO_BYTES = "the trace does not show how many bytes were copied"
+_NO_PIN = "the trace does not show whether the host memory was pinned"
 _ON_DEVICES: dict[Direction, str] = {"d2d": "copy within the device", "p2p": "copy between devices"}
 _NO_TIME = "the copies take no time in the trace"
-_NO_LARGE = "no copy is as large as {} MiB, below which start-up dominates"
+_NO_LARGE = "no copy is as large as {} MiB, below which latency dominates"
 
 
 @dataclass(frozen=True, eq=False)

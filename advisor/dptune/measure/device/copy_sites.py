@@ -20,7 +20,7 @@ _NO_STACKS = "the window was recorded without Python's stacks"
 _NO_OPERATOR = "no operator is around the call"
 _NO_MODULE = "no nn.Module is around the call"
 _NO_FUNCTION = "no function of the script's is around the call: autograd runs backward on a thread of its own"
-_NO_BYTES = "the trace does not say how many bytes were copied"
+_NO_BYTES = "the trace does not show how many bytes were copied"
 
 
 @dataclass(frozen=True, eq=False)

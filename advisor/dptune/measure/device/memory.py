@@ -39,10 +39,10 @@ _NO_TOTALS = (
     "profile`"
 )
 _ON_CPU = "torch counts CPU memory only while the profiler runs"
-_NO_CAPACITY = "neither the recording nor the trace says how much memory the device has"
+_NO_CAPACITY = "neither the recording nor the trace shows how much memory the device has"
 _NO_CALLS = "the trace holds no step, or no call of the runtime"
-_NO_NAMES = "it is not known how the runtime of this device names calls that allocate memory"
-_SEVERAL = "the rank uses several devices, and the call does not say which it is for"
+_NO_NAMES = "it is unknown how the runtime of this device names calls that allocate memory"
+_SEVERAL = "the rank uses several devices, and the call does not name one"
 
 _Mallocs = tuple[float, int, float, list[int]]  # calls per step, their time, its share, the time by step
 
@@ -150,7 +150,7 @@ def _figures(
             events.least_growth() if events is not None else None,
             _NO_EVENTS
             if events is None
-            else "it takes four steps in a row, and what is allocated after each allocation",
+            else "growth needs four consecutive steps, with the allocated total after each allocation",
         ),
         "malloc_calls_per_step": (malloc[0] if malloc else None, no_malloc),
         "malloc_ns": (malloc[1] if malloc else None, no_malloc),

@@ -14,8 +14,8 @@ from dptune.trace.kernels import HOST_COLLECTIVE_PREFIXES, LOADER_NAME, OPERATOR
 def computing(columns: Columns, rows: Ints) -> Ints:
     """Of some operators those that lie in no loader and in no collective or call of one: as the account has compute."""
     others = _others(columns)
-    inside = Ranges.of_rows(columns, others).at(columns.thread[rows], columns.ts_ns[rows])
-    return np.asarray(rows[inside == NOWHERE], dtype=np.int64)
+    inside = Ranges.of_rows(columns, others).hold(columns.thread[rows], columns.ts_ns[rows])
+    return np.asarray(rows[~inside], dtype=np.int64)
 
 
 def own_time(columns: Columns, rows: Ints) -> Ints:

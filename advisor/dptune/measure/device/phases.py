@@ -16,11 +16,12 @@ import numpy as np
 from dptune.measure.communication.calls import asked
 from dptune.measure.device.operations import ENCLOSING
 from dptune.measure.device.timeline import Timeline
-from dptune.measure.host.enclosing import NOWHERE, Ranges
+from dptune.measure.host.enclosing import Ranges
 from dptune.measure.host.launches import UNLAUNCHED
 from dptune.measure.intervals import NOTHING, Intervals, Ints, first_begun
+from dptune.measure.once import once_for_each
 from dptune.measure.steps.windows import OUTSIDE, Step
-from dptune.measure.views import DeviceView, RankView, once_for_each
+from dptune.measure.views import DeviceView, RankView
 from dptune.measured import Phase, PhaseFigures
 from dptune.trace.columns import Columns
 from dptune.trace.kernels import (
@@ -40,7 +41,7 @@ _ORDER = (OPTIMIZER, BACKWARD, FORWARD)  # to which of several a nanosecond of c
 NO_BACKWARD = "the trace has no ranges of autograd's backward pass"
 INFERENCE = f"{NO_BACKWARD} and no optimizer (this looks like inference)"
 NO_OPTIMIZER = "the trace has no ranges of an optimizer's step(), so its work cannot be identified"
-_NO_HOST = "the host's part is not known of what is not known to be launched"
+_NO_HOST = "the phase of this work is unknown, and so is its host time"
 
 DeviceTimeline = tuple[RankView, DeviceView, Timeline]
 
@@ -62,9 +63,9 @@ class HostPhases:
     def at(self, thread: Ints, time_ns: Ints) -> Ints:
         """The phase of each moment on a thread, as index of PHASES; FORWARD whatever else a script does."""
         found = np.where(np.isin(thread, self.threads), FORWARD, UNKNOWN)
-        back = np.isin(thread, self.own_threads) | (self.backward.at(thread, time_ns) != NOWHERE)
+        back = np.isin(thread, self.own_threads) | self.backward.hold(thread, time_ns)
         found[back] = BACKWARD
-        found[self.optimizer.at(thread, time_ns) != NOWHERE] = OPTIMIZER
+        found[self.optimizer.hold(thread, time_ns)] = OPTIMIZER
         return found
 
 

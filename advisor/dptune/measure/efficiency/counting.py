@@ -21,7 +21,7 @@ import numpy as np
 from dptune.errors import TraceError
 from dptune.measure.communication.dtypes import dtype_of
 from dptune.measure.device.kernel_kinds import MATRIX_WORK, kernel_kind
-from dptune.measure.device.phases import host_phases
+from dptune.measure.device.phases import bounds, host_phases
 from dptune.measure.efficiency import convolutions
 from dptune.measure.efficiency.formulas import FORMULAS, Arguments, Flops, Shape, possible
 from dptune.measure.efficiency.inputs import called_with
@@ -158,15 +158,18 @@ def _of_steps(view: RankView) -> tuple[list[Step], Ints]:
     """The first steps, up to a limit of operators but at least one, and the rows of these operators, ascending."""
     columns = view.columns
     rows = columns.rows(OPERATOR_CATEGORIES, _wanted)
-    starts = columns.ts_ns[rows]
+    in_order = np.argsort(columns.ts_ns[rows], kind="stable")
+    starts = columns.ts_ns[rows[in_order]]
     steps: list[Step] = []
-    in_steps = np.zeros(len(rows), dtype=np.bool_)
-    for step in view.steps:
-        more = in_steps | ((starts >= step.start_ns) & (starts < step.end_ns))
-        if steps and more.sum() > _MOST:
+    in_steps, count = np.zeros(len(rows), dtype=np.bool_), 0
+    firsts, afters = (np.searchsorted(starts, ends).tolist() for ends in bounds(view.steps))
+    for step, first, after in zip(view.steps, firsts, afters, strict=True):
+        count += int((~in_steps[first:after]).sum())
+        if steps and count > _MOST:
             break
-        steps, in_steps = [*steps, step], more
-    return steps, rows[in_steps][:_MOST]
+        steps.append(step)
+        in_steps[first:after] = True
+    return steps, np.sort(rows[in_order[in_steps]])[:_MOST]
 
 
 def _wanted(name: str) -> bool:
@@ -262,8 +265,7 @@ class _Phases:
             return within(Ranges.of_rows(columns, columns.rows(RANGE_CATEGORIES, pattern.search)))
 
         def within(around: Ranges) -> Mask:
-            found = around.at(columns.thread[rows], columns.ts_ns[rows]) != NOWHERE
-            return np.asarray(found, dtype=np.bool_)
+            return around.hold(columns.thread[rows], columns.ts_ns[rows])
 
         host = host_phases(columns)
         optimizer = inside(OPTIMIZER_STEP_NAME) if isinstance(host, str) else within(host.optimizer)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dptune.measure.device.kernel_kinds import MATRIX_WORK, kernel_kind
+from dptune.measure.device.phases import bounds
 from dptune.measure.device.precisions import precision
 from dptune.measure.efficiency.counting import Operator
 from dptune.measure.host.enclosing import NOWHERE, Ranges
@@ -80,8 +81,5 @@ def _launched(view: RankView, device: DeviceView, steps: Sequence[Step]) -> tupl
     operations, starts = device.operations, view.columns.ts_ns
     known = (operations.work == Work.COMPUTE) & (operations.launch != UNLAUNCHED)
     rows, launch = operations.rows[known], operations.launch[known]
-    called = starts[launch]
-    inside = np.zeros(len(rows), dtype=np.bool_)
-    for step in steps:
-        inside |= (called >= step.start_ns) & (called < step.end_ns)
+    inside = Intervals.union(*bounds(steps)).hold(starts[launch])
     return rows[inside], launch[inside]

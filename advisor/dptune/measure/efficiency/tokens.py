@@ -13,7 +13,7 @@ import numpy as np
 
 from dptune.errors import TraceError
 from dptune.measure.efficiency.formulas import Arguments, Shape
-from dptune.measure.host.enclosing import NOWHERE, Ranges
+from dptune.measure.host.enclosing import Ranges
 from dptune.measure.host.operator_arguments import operator_arguments
 from dptune.measure.views import RankView
 from dptune.runfile.record import RunRecord
@@ -49,7 +49,7 @@ def tokens(view: RankView) -> Tokens | None:
         OPERATOR_CATEGORIES, lambda name: name == _EMBEDDING or name in _SOFTMAX or name.startswith(_ATTENTION)
     )
     back = columns.rows(RANGE_CATEGORIES, BACKWARD_NAME.search)
-    rows = rows[Ranges.of_rows(columns, back).at(columns.thread[rows], columns.ts_ns[rows]) == NOWHERE]
+    rows = rows[~Ranges.of_rows(columns, back).hold(columns.thread[rows], columns.ts_ns[rows])]
     names = columns.names_of(rows)
     if _EMBEDDING not in names or len(rows) > _MOST:
         return None

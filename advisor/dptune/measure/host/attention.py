@@ -20,7 +20,6 @@ import numpy as np
 from dptune.errors import TraceError
 from dptune.measure.host.by_function import LEAST_SHARE, outside_backward, taken_ns, whole_step_ns
 from dptune.measure.host.callers import PYTHON_CATEGORIES, callers
-from dptune.measure.host.enclosing import NOWHERE, Ranges
 from dptune.measure.host.frames import is_scripts, library_of
 from dptune.measure.host.function_names import function_names
 from dptune.measure.host.operator_arguments import operator_arguments
@@ -131,18 +130,16 @@ def _chains(view: RankView) -> Iterator[_Chain]:
     columns = view.columns
     softmaxes = outside_backward(view, columns.rows(OPERATOR_CATEGORIES, _SOFTMAX.__contains__))
     threads = np.unique(columns.thread[softmaxes])
-    wanted = set(softmaxes.tolist())
     for thread in threads.tolist():
         rows = columns.rows(OPERATOR_CATEGORIES, lambda name: name.startswith("aten::"))
         rows = rows[columns.thread[rows] == thread]
         rows = rows[np.lexsort((-columns.ends(rows), columns.ts_ns[rows]))]
-        outer = rows[Ranges.of_rows(columns, rows).parents() == NOWHERE]
+        ends = columns.ends(rows)
+        outer = rows[np.append(True, ends[1:] > np.maximum.accumulate(ends)[:-1])]
         names = columns.names_of(outer)
         product = _products(columns, rows, outer)
         dropping = _inside(columns, rows, outer, _DROPOUT)
-        for at, row in enumerate(outer.tolist()):
-            if row not in wanted:
-                continue
+        for at in np.flatnonzero(np.isin(outer, softmaxes)).tolist():
             before = _next(names, product, range(at - 1, max(-1, at - 1 - _REACH), -1))
             after = _next(names, product, range(at + 1, min(len(outer), at + 1 + _REACH)))
             if before is None or after is None or any(map(_CHOICE.match, names[at + 1 : after])):
@@ -150,7 +147,7 @@ def _chains(view: RankView) -> Iterator[_Chain]:
             yield _Chain(
                 outer[before : after + 1],
                 (product[before], product[after]),
-                row,
+                int(outer[at]),
                 any(place in dropping for place in range(at, after)),
             )
 

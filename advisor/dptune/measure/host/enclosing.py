@@ -2,16 +2,18 @@
 
 Ranges of one thread mostly nest; where some only overlap, the one that began last of those that reach far enough is
 the innermost. The search climbs blocks of 2, 4, 8, ... ranges by the latest end in each, so that it takes no more
-than about 2 log2(n) rounds of numpy, however the ranges lie.
+than about 2 log2(n) rounds of numpy, however the ranges lie. What lies in no range is not searched for: no range of its
+thread that began before it reaches far enough.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
-from dptune.measure.intervals import Ints
+from dptune.measure.intervals import Ints, Mask
 from dptune.trace.columns import Columns
 
 NOWHERE = -1  # in no range
@@ -23,7 +25,8 @@ class Ranges:
 
     `index` is where each range stood in what `of` was given; `thread` holds each thread once, ascending, and `first`
     where its ranges begin; `starts` holds each start once, and `key` what the ranges are sorted by: their thread and
-    the place of their start. `latest[n]` is the latest end in each block of 2**n ranges.
+    the place of their start. `latest[n]` is the latest end in each block of 2**n ranges; `until`, by range, the latest
+    of its end and those before it on its thread.
     """
 
     index: Ints
@@ -32,6 +35,7 @@ class Ranges:
     starts: Ints
     key: Ints
     latest: tuple[Ints, ...]
+    until: Ints
 
     @classmethod
     def of(cls, thread: Ints, start_ns: Ints, end_ns: Ints) -> Ranges:
@@ -39,19 +43,25 @@ class Ranges:
         if not len(thread):
             return _NONE
         index = np.lexsort((-end_ns, start_ns, thread))
-        threads, first, number = np.unique(thread[index], return_index=True, return_inverse=True)
+        threads = thread[index]
+        begins = np.append(True, threads[1:] != threads[:-1])
+        first, number = np.flatnonzero(begins), np.cumsum(begins) - 1
         starts, place = np.unique(start_ns[index], return_inverse=True)
         latest = [end_ns[index].astype(np.int64)]
         while len(latest[-1]) > 1:
             even = latest[-1][: len(latest[-1]) // 2 * 2]
             latest.append(np.maximum(even[::2], even[1::2]))
+        until = np.empty_like(latest[0])
+        for begin, end in pairwise([*first.tolist(), len(until)]):
+            np.maximum.accumulate(latest[0][begin:end], out=until[begin:end])
         return cls(
             index.astype(np.int64),
-            threads.astype(np.int64),
+            threads[first].astype(np.int64),
             first.astype(np.int64),
             starts,
             number * (len(starts) + 1) + place + 1,
             tuple(latest),
+            until,
         )
 
     @classmethod
@@ -63,11 +73,23 @@ class Ranges:
         """For each [start, end) on a thread the index of the innermost range around it, NOWHERE where there is none."""
         if not len(self.index) or not len(thread):
             return np.full(len(thread), NOWHERE, dtype=np.int64)
+        before, first, there = self._before(thread, start_ns)
+        return self._last_reaching(before, first, np.asarray(end_ns, dtype=np.int64), there)
+
+    def hold(self, thread: Ints, time_ns: Ints) -> Mask:
+        """Which moments lie in any range of their thread."""
+        if not len(self.index) or not len(thread):
+            return np.zeros(len(thread), dtype=np.bool_)
+        before, first, there = self._before(thread, time_ns)
+        return there & (before > first) & (self.until[before - 1] > time_ns)
+
+    def _before(self, thread: Ints, start_ns: Ints) -> tuple[Ints, Ints, Mask]:
+        """For each moment on a thread, behind how many ranges those lie that begin later, the first place of its
+        thread, and whether there is any range on that.
+        """
         number = np.minimum(np.searchsorted(self.thread, thread), len(self.thread) - 1)
         wanted = number * (len(self.starts) + 1) + np.searchsorted(self.starts, start_ns, side="right")
-        before = np.searchsorted(self.key, wanted, side="right")
-        found = self._last_reaching(before, self.first[number], np.asarray(end_ns, dtype=np.int64))
-        return np.where(self.thread[number] == thread, found, NOWHERE)
+        return np.searchsorted(self.key, wanted, side="right"), self.first[number], self.thread[number] == thread
 
     def at(self, thread: Ints, time_ns: Ints) -> Ints:
         """For each moment on a thread the index of the innermost range around it, NOWHERE where there is none."""
@@ -80,35 +102,39 @@ class Ranges:
         """
         count = np.diff(np.append(self.first, len(self.index)))
         ends = self.latest[0] if len(self.index) else self.index
-        found = self._last_reaching(np.arange(len(self.index)), np.repeat(self.first, count), ends)
+        first, anywhere = np.repeat(self.first, count), np.ones(len(ends), dtype=np.bool_)
+        found = self._last_reaching(np.arange(len(self.index)), first, ends, anywhere)
         parents = np.empty(len(self.index), dtype=np.int64)
         parents[self.index] = found
         return parents
 
-    def _last_reaching(self, before: Ints, first: Ints, end_ns: Ints) -> Ints:
-        """The index of the last range from place `first` on and below place `before` that ends at `end_ns` or later."""
+    def _last_reaching(self, before: Ints, first: Ints, end_ns: Ints, asked: Mask) -> Ints:
+        """The index of the last range from place `first` on and below place `before` that ends at `end_ns` or later;
+        NOWHERE where there is none, or it is not asked for.
+        """
         found = np.full(len(before), NOWHERE, dtype=np.int64)
-        at, block = np.arange(len(before)), before.astype(np.int64)
+        if not len(found):
+            return found
+        at = np.flatnonzero(asked & (before > first) & (self.until[before - 1] >= end_ns))
+        block = before[at].astype(np.int64)
         reached: list[tuple[Ints, Ints]] = []
         for latest in self.latest:
             odd = (block & 1) == 1
             below = np.where(odd, block - 1, 0)
             there = odd & (latest[below] >= end_ns[at])
             reached.append((at[there], below[there]))
-            left = ~there & (block > 1)
-            at, block = at[left], block[left] >> 1
-        at, block = reached[-1] if reached else (at, block)
+            at, block = at[~there], block[~there] >> 1
+        at, block = reached[-1]
         for latest, (more, of_more) in zip(self.latest[-2::-1], reached[-2::-1], strict=True):
             right = 2 * block + 1
             block = np.where(latest[right] >= end_ns[at], right, right - 1)
             at, block = np.concatenate((at, more)), np.concatenate((block, of_more))
-        inside = block >= first[at]
-        found[at[inside]] = self.index[block[inside]]
+        found[at] = self.index[block]
         return found
 
 
 _NO_INTS = np.empty(0, dtype=np.int64)
-_NONE = Ranges(_NO_INTS, _NO_INTS, _NO_INTS, _NO_INTS, _NO_INTS, (_NO_INTS,))
+_NONE = Ranges(_NO_INTS, _NO_INTS, _NO_INTS, _NO_INTS, _NO_INTS, (_NO_INTS,), _NO_INTS)
 
 
 def holding(columns: Columns, rows: Ints, time_ns: Ints) -> Ints:

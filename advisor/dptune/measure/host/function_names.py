@@ -14,7 +14,8 @@ from collections import defaultdict
 from dptune.measure.host.callers import PYTHON_CATEGORIES
 from dptune.measure.host.frames import is_scripts
 from dptune.measure.host.pieces import alike
-from dptune.measure.views import RankView, once_for_each
+from dptune.measure.once import once_for_each
+from dptune.measure.views import RankView
 
 _FRAME = re.compile(r"^(?P<file>.+\.py)\((?P<line>\d+)\): (?P<name>.+)$")
 _NAMED = re.compile(r"^(?P<file>.+?)(?:\((?P<line>\d+)\))?: (?P<name>.+)$")

@@ -55,7 +55,7 @@ def module_loops(
         end = columns.ends(calls_of_module).max(keepdims=True)
         if view.host.loading.hold(begin)[0] or backward.lengths(begin, end)[0]:
             continue
-        inside = _inside(view, np.array(rows, dtype=np.int64), operators)
+        inside = _inside(view, calls_of_module, operators)
         name = stacks.function_names.of(columns.name(function))
         loop = found[name]
         by_name: dict[str, list[int]] = defaultdict(list)

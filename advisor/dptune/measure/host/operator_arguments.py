@@ -17,7 +17,7 @@ import numpy as np
 
 from dptune.measure.communication.shapes import elements_of
 from dptune.measure.intervals import Ints
-from dptune.measure.views import once_for_each
+from dptune.measure.once import once_for_each
 from dptune.trace.columns import KEPT_ARGUMENTS, NO_OPERATORS, NONE, Operators
 from dptune.trace.events import Trace
 from dptune.trace.kernels import OPERATOR_CATEGORIES
@@ -26,7 +26,7 @@ from dptune.trace.kineto.operators import sequence_number
 from dptune.trace.kineto.repair import decoded
 from dptune.trace.kineto.schema import ABSENT
 
-MOST = 200_000  # of a trace's operators are read for all figures; of more, each figure reads those that it takes
+MOST = 200_000  # of a trace's operators are read again for all figures; of more, each figure reads those that it takes
 _ANY = msgspec.json.Decoder(float_hook=float)  # as arguments are read by themselves
 _MOST_ELEMENTS = 2**62
 
@@ -61,9 +61,9 @@ class OperatorArguments:
     @staticmethod
     @once_for_each
     def of(trace: Trace) -> OperatorArguments | None:
-        """All operators of the trace; None where it has more than MOST. Raises TraceError as `arguments` does."""
+        """All operators of the trace; None where over MOST were not kept. Raises TraceError as `arguments` does."""
         rows = trace.columns.rows(OPERATOR_CATEGORIES)
-        return None if len(rows) > MOST else OperatorArguments.of_rows(trace, rows)
+        return None if len(rows) - len(trace.operators) > MOST else OperatorArguments.of_rows(trace, rows)
 
     @staticmethod
     def reading(trace: Trace, rows: Ints) -> OperatorArguments:

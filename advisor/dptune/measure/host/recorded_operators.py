@@ -16,7 +16,8 @@ from dptune.errors import TraceError
 from dptune.measure.host.operator_arguments import OperatorArguments
 from dptune.measure.host.view_operators import VIEWS
 from dptune.measure.intervals import Intervals, Ints
-from dptune.measure.views import RankView, once_for_each
+from dptune.measure.once import once_for_each
+from dptune.measure.views import RankView
 from dptune.trace.columns import Columns
 from dptune.trace.kernels import OPERATOR_CATEGORIES
 
@@ -44,12 +45,12 @@ class RecordedOperators:
         columns = view.trace.columns
         rows = columns.rows(OPERATOR_CATEGORIES)
         starts = columns.ts_ns[rows]
-        begin_ns = view.steps[0].start_ns
-        inside = [rows[(starts >= begin_ns) & (starts < step.end_ns)] for step in view.steps]
-        steps = sum(0 < len(step_rows) <= _MOST for step_rows in inside)
+        inside = starts >= view.steps[0].start_ns
+        counts = np.searchsorted(np.sort(starts[inside]), [step.end_ns for step in view.steps])
+        steps = int(((counts > 0) & (counts <= _MOST)).sum())
         if not steps:
             return None
-        rows = inside[steps - 1]
+        rows = rows[inside & (starts < view.steps[steps - 1].end_ns)]
         try:
             read = OperatorArguments.reading(view.trace, rows)
         except TraceError:

@@ -9,7 +9,7 @@ from functools import cached_property
 import numpy as np
 
 from dptune.measure.host.callers import PYTHON_CATEGORIES
-from dptune.measure.host.enclosing import NOWHERE, Ranges
+from dptune.measure.host.enclosing import Ranges
 from dptune.measure.host.launches import UNLAUNCHED
 from dptune.measure.intervals import Intervals, Ints, Mask
 from dptune.measure.steps.windows import OUTSIDE
@@ -85,9 +85,7 @@ class HostEvents:
 
     def inside(self, rows: Ints, around: Ints) -> Mask:
         """Which rows begin inside one of the others, on the same thread."""
-        ranges = Ranges.of_rows(self.columns, around)
-        found: Mask = ranges.at(self.columns.thread[rows], self.columns.ts_ns[rows]) != NOWHERE
-        return found
+        return Ranges.of_rows(self.columns, around).hold(self.columns.thread[rows], self.columns.ts_ns[rows])
 
     @cached_property
     def gradients(self) -> Ints:

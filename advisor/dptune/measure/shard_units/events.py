@@ -76,7 +76,7 @@ def calls_of_units(view: RankView, device: DeviceView, calls: Mapping[int, Call]
     places, by = places[known], by[known]
     thread, time_ns = columns.thread[by], columns.ts_ns[by]
     inside = Ranges.of_rows(columns, ranges).at(thread, time_ns)
-    backward = Ranges.of_rows(columns, columns.rows(RANGE_CATEGORIES, _BACKWARD.match)).at(thread, time_ns) != NOWHERE
+    backward = Ranges.of_rows(columns, columns.rows(RANGE_CATEGORIES, _BACKWARD.match)).hold(thread, time_ns)
     found = []
     begun = [] if len(columns.rows(RANGE_CATEGORIES, _REDUCES.match)) else starts(columns, view.steps)
     for at in np.argsort(time_ns, kind="stable").tolist():

@@ -23,7 +23,7 @@ from dptune.runfile.facts import Facts
 
 LEAST_STEPS = 8
 _DRAWN_ANEW = 2000  # times the steps are drawn anew for the interval
-_NOT_ASKED = "norms of gradients were not taken: record with `dptune profile --noise-scale`"
+_NOT_ASKED = "gradient norms were not measured: record with `dptune profile --noise-scale`"
 
 Floats = NDArray[np.float64]
 
@@ -41,7 +41,7 @@ def noise(facts: Sequence[Facts], world_size: int | None) -> NoiseFigures | str:
         return why
     ranks = world_size or len(facts)
     if ranks > 1 and not all(rank_facts.ddp for rank_facts in normed_facts):
-        return "how ranks add their gradients up is known of DistributedDataParallel only"
+        return "how ranks average gradients is known for DistributedDataParallel only"
     passes = _passes(normed_facts)
     if isinstance(passes, str):
         return passes
@@ -49,10 +49,10 @@ def noise(facts: Sequence[Facts], world_size: int | None) -> NoiseFigures | str:
     if isinstance(samples, str):
         return samples
     if passes * ranks == 1:
-        return "one rank with one backward pass a step has one size of batch: it takes two ranks, or micro-batches"
+        return "one rank with one backward pass per step has one batch size only: two ranks or micro-batches are needed"
     small, large = _squares(normed_facts, passes)
     if len(large) < LEAST_STEPS:
-        return f"norms of gradients were taken in {len(large)} steps, and it takes {LEAST_STEPS}"
+        return f"gradient norms were measured in {len(large)} steps; {LEAST_STEPS} are needed"
     return _figures(small, large, samples, samples * passes * ranks)
 
 
@@ -60,7 +60,7 @@ def _passes(facts: Sequence[Facts]) -> int | str:
     """Backward passes of a step, where all steps have as many."""
     counts = {len(step) for rank_facts in facts if rank_facts.noise is not None for step in rank_facts.noise.of_passes}
     if len(counts) != 1:
-        return "the steps do not have one number of backward passes" if counts else "no gradient was seen"
+        return "the number of backward passes differs between steps" if counts else "no gradient was seen"
     return counts.pop()
 
 
@@ -68,7 +68,7 @@ def _samples(facts: Sequence[Facts], passes: int) -> int | str:
     """Samples of a pass, where each draws a batch of that size."""
     windows = [window for window in (rank_facts.window("noise") for rank_facts in facts) if window is not None]
     if {drawn for window in windows for drawn in window.loader_batches} != {passes}:
-        return "a backward pass is not of one batch of a torch DataLoader"
+        return "a backward pass did not use exactly one batch of a torch DataLoader"
     sizes = {samples / passes for window in windows for samples in window.loader_samples}
     if len(sizes) != 1 or not min(sizes):
         return "the batches differ in size, or their size is not known"

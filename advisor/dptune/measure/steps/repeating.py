@@ -33,9 +33,9 @@ NO_LAUNCHES = "the calls that launched most operations were not recorded, so no 
 NO_BACKWARD = "no backward pass (this looks like inference)"
 NO_COMPUTE = "no operator or kernel that computes"
 NO_OPERATORS = "the host's operators, which would show a backward pass, were not recorded"
-NO_BACKWARD_EACH = "what repeats does not hold a backward pass each time: it may be layers, or few steps"
+NO_BACKWARD_EACH = "some repetitions contain no backward pass: they may be layers, or few steps"
 NO_PERIOD = f"no sequence of operations repeats {LEAST} times"
-NO_WHOLE = f"what repeats is no whole step {LEAST} times"
+NO_WHOLE = f"fewer than {LEAST} whole steps repeat"
 _PLACES = 4  # of one name in a step that a step may begin at
 
 

@@ -17,7 +17,7 @@ from dptune.measure.steps.outliers import OF_MEDIAN, outliers, recurring
 from dptune.measure.views import RankView, busiest, renumbered, without
 from dptune.measured import SetAsideStep, StepsFigures
 
-_MARKED = "the script marks its steps: they need not be alike"
+_MARKED = "the script marks its steps, so they may differ"
 _SAME_STEP = 0.25  # of a step: how far the beginnings of one step on two ranks may lie apart
 
 

@@ -56,7 +56,7 @@ def _rows(gate: Gate) -> Iterator[str]:
     if gate.budgets:
         yield from ("", "| budget | now | at most | kept |", "|---|---:|---:|---|")
         for budget in gate.budgets:
-            kept = "not judged" if budget.value is None else "yes" if budget.kept else "**no**"
+            kept = "not checked" if budget.value is None else "yes" if budget.kept else "**no**"
             name = f"{_plain(budget.name)}, {_plain(budget.what)}"
             yield f"| {name} | {budget_value(budget)} | {budget.limit:g} | {kept} |"
     if gate.regression is not None:

@@ -91,7 +91,7 @@ def _stuck(each: StuckCollective) -> str:
 def _mismatch(each: Mismatch) -> str:
     what = {"kind": "collectives", "sizes": "sizes", "types": "types"}[each.what]
     values = "; ".join(f"{value} on {_ranks(ranks)}" for value, ranks in list(each.values.items())[:_AT_MOST])
-    return f"Different {what} as call #{each.sequence} in {_group(each.group, each.description)}: {values}."
+    return f"Different {what} at call #{each.sequence} in {_group(each.group, each.description)}: {values}."
 
 
 def _remarks(found: FlightFigures) -> Iterator[str]:

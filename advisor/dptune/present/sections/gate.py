@@ -80,7 +80,7 @@ def budget_in_words(budget: Budget) -> str:
     """`kept: step_ms, step time in ms: 12.3, at most 15`."""
     title = f"{budget.name}, {budget.what}"
     if budget.value is None:
-        return f"not judged: {title}: not measured: {budget.why_missing}"
+        return f"not checked: {title}: not measured: {budget.why_missing}"
     outcome = "kept" if budget.kept else "broken"
     return f"{outcome}: {title}: {budget_value(budget)}, at most {budget.limit:g}"
 
@@ -97,7 +97,7 @@ def budget_value(budget: Budget) -> str:
 def at_level(gate: Gate) -> str:
     """The advice that trips the gate, by its impact and confidence."""
     if gate.fail_on == "never":
-        return "findings are not judged"
+        return "findings are not checked"
     impact = "high impact" if gate.fail_on == "high" else f"at least {gate.fail_on} impact"
     least = "at least " if gate.fail_on == "high" else ""  # else said of both
     confidence = {"low": "", "medium": f" and {least}medium confidence", "high": " and high confidence"}

@@ -65,10 +65,10 @@ def page(proof: Proof, width: int, predicted: str = "") -> Iterator[Line]:
     for name, why in _vain(proof).items():
         yield from labelled("Setting", f"{name}: {why}", width, role="warning")
     for path, (trial, why) in _written_over(proof).items():
-        words = f"{path}, while trial {trial.number} ({trial.side}) ran, without a copy of it: {why}"
+        words = f"{path}, while trial {trial.number} ({trial.side}) ran; trials had no copy of it: {why}"
         yield from labelled("Changed", words, width, role="warning")
     for path, why in dict(each for trial in proof.trials for each in trial.not_copied.items()).items():
-        yield from labelled("Lacking", f"{path}, which trials had no copy of: {why}", width, role="warning")
+        yield from labelled("Lacking", f"{path}; trials had no copy of it: {why}", width, role="warning")
     yield from heading("Trials", width)
     yield from table(_TRIALS, [_row(trial) for trial in proof.trials], width)
     words = (
@@ -85,9 +85,8 @@ def page(proof: Proof, width: int, predicted: str = "") -> Iterator[Line]:
     if lost:
         numbers = ", ".join(str(counted.number) for counted in lost)
         words = (
-            f"Of trial{'s' if len(lost) > 1 else ''} {numbers}, which count, more than {100 * MOST_TAKEN:g} % of the "
-            "time of the cores went to others, too: the host of this virtual machine is busy, and differences are "
-            "harder to see."
+            f"In trial{'s' if len(lost) > 1 else ''} {numbers} (counted), other virtual machines took more than "
+            f"{100 * MOST_TAKEN:g} % of the CPU time: the host is busy, so differences are harder to see."
         )
         yield from wrapped(words, width, "  ", role="warning")
     for trial in proof.trials:

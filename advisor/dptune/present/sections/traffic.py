@@ -115,7 +115,7 @@ def copies(report: Report, width: int) -> Iterator[Line]:
     yield from table(_COPIES, [_copy(copy) for copy in found[:_AT_MOST]], width)
     words = (
         f"Per {per} (means). ms: sum of durations; exposed: ms not overlapped by compute or communication. "
-        "GB/s: median of copies of at least 1 MiB (8 MiB on the device); ~ median of all copies, which start-up time "
+        "GB/s: median of copies of at least 1 MiB (8 MiB on the device); ~ median of all copies, which latency "
         "lowers. blocking: copies that block the script until the data is copied or staged; copies of pinned memory "
         "with non_blocking=True do not."
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from time import monotonic
 from typing import ClassVar
 
 from rich.text import Text
@@ -24,7 +25,7 @@ from dptune.trace.run import Run
 
 _AROUND = 2  # lines above and below the rows
 _FRAME = 4  # columns of border and padding
-_EVERY = 8  # ranks read, from one word on it to the next
+_EVERY_S = 0.2  # from one word on how far it is to the next
 _MOST_WAITING = 50  # keys that wait until the ranks are read
 _MOST_NAMED = 6  # of them on the screen
 
@@ -127,12 +128,14 @@ class Timeline(Container, can_focus=True):
             self.app.call_from_thread(self._keep, None)
 
     def _read(self) -> None:
-        worker = get_current_worker()
+        worker, shown_s = get_current_worker(), -_EVERY_S
 
         def progress(done: int, of: int) -> None:
+            nonlocal shown_s
             self._reading = f"reading rank {done + 1:,} of {of:,} ..." if done < of else "comparing the ranks ..."
-            if not worker.is_cancelled and done % _EVERY in (0, of % _EVERY):
-                self.app.call_from_thread(self._draw)
+            if not worker.is_cancelled and monotonic() - shown_s >= _EVERY_S:
+                self.app.call_from_thread(self._draw_progress)
+                shown_s = monotonic()
 
         try:
             with uncollected():
@@ -199,6 +202,16 @@ class Timeline(Container, can_focus=True):
     def _screen(self) -> tuple[int, int]:
         """Cells of a row, and rows that there are lines for."""
         return max(self.size.width - LABEL - _FRAME, 10), max(self.query_one("#lanes").size.height - _AROUND, 1)
+
+    def _draw_progress(self) -> None:
+        """How far reading is, and nothing else: to draw all of it takes longer than to read several ranks."""
+        if not self.is_mounted:
+            return
+        lanes = self.query_one("#lanes", Static)
+        if self.view.rows:
+            lanes.border_subtitle = Text(self._until_read())
+        else:
+            lanes.update(Text(self._no_rows()))
 
     def _draw(self) -> None:
         if not self.is_mounted:

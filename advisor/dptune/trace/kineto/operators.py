@@ -13,8 +13,8 @@ from dptune.trace.kineto.buffers import Table
 from dptune.trace.kineto.repair import decoded
 from dptune.trace.kineto.schema import ABSENT, TypedArgs
 
-MOST_OPERATORS = 200_000  # are kept
-MOST_BYTES = 2**26  # of their texts
+MOST_OPERATORS = 1_000_000  # are kept: 24 MB of numbers
+MOST_BYTES = 2**27  # of their texts
 _MOST_KNOWN = 2**15  # texts among which an equal one is looked for; where so many differ, few repeat
 _LONGEST_DIGITS = 18  # of a number that is an int64 without a look at its value
 _ANY = msgspec.json.Decoder(float_hook=float)  # as arguments are read by themselves

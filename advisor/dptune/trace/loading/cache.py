@@ -1,6 +1,6 @@
 """Columns of traces that were read before, so that a large trace opens at once the next time.
 
-Arguments of operators are not kept: figures read them from the file.
+The arguments of operators are kept with them, where they were as the file was read.
 
 One file of columns for each trace, in `.dptune-cache/` beside it where the folder of the trace is this user's; else, or
 where that cannot be written or the trace is remote, in the user's cache folder. Both are used only where they belong to
@@ -32,7 +32,7 @@ import platformdirs
 from numpy.typing import NDArray
 
 from dptune.finding import Finding
-from dptune.trace.columns import Collectives, Columns, Counters, Memory
+from dptune.trace.columns import KEPT_ARGUMENTS, SEPARATOR, Collectives, Columns, Counters, Memory, Operators
 from dptune.trace.events import Blocks, Device, Distributed, Trace
 from dptune.trace.loading import private_folder
 from dptune.trace.loading.private_folder import PrivateFolder
@@ -44,7 +44,14 @@ NEW_SECONDS = 2.0  # the coarsest times of change that file systems keep
 ABANDONED_SECONDS = 86_400.0  # no writer takes as long
 USER_FOLDER_BYTES = 8 * 2**30  # in the user's cache folder: what was not used for longest goes first
 
-_TABLES = {"columns": Columns, "collectives": Collectives, "memory": Memory, "counters": Counters, "blocks": Blocks}
+_TABLES = {
+    "columns": Columns,
+    "collectives": Collectives,
+    "memory": Memory,
+    "counters": Counters,
+    "blocks": Blocks,
+    "operators": Operators,
+}
 _SUFFIX = ".columns"
 _ALIGNED = 16
 _unfinished: set[tuple[PrivateFolder, str]] = set()
@@ -254,7 +261,7 @@ def _taken(whole: bytearray) -> tuple[_Head, dict[str, NDArray[Any]]]:
     if {
         name: dtype for name, (dtype, _) in head.arrays.items()
     } != wanted or head.words.keys() != _dtypes().keys() - wanted:
-        raise ValueError("the columns are others")
+        raise ValueError("the columns differ")
     arrays = {}
     for name, (dtype, count) in head.arrays.items():
         at += size + -size % _ALIGNED
@@ -291,8 +298,8 @@ def _read(whole: bytearray, name: str) -> Trace:
     )
 
 
-def _check(columns: Columns, collectives: Collectives, **others: Any) -> None:
-    """Raise ValueError where columns of a table have different lengths, or numbers of words lead nowhere."""
+def _check(columns: Columns, collectives: Collectives, operators: Operators, **others: Any) -> None:
+    """Raise ValueError where columns of a table have different lengths, or numbers lead nowhere."""
     for table in (columns, collectives, *others.values()):
         arrays = [getattr(table, each.name) for each in fields(table)]
         if len({len(array) for array in arrays if isinstance(array, np.ndarray)}) > 1:
@@ -302,7 +309,8 @@ def _check(columns: Columns, collectives: Collectives, **others: Any) -> None:
         raise ValueError("a duration is negative")
     of_events = collectives.row
     if len(of_events) and not 0 <= int(of_events.min()) <= int(of_events.max()) < rows:
-        raise ValueError("a collective is of no event")
+        raise ValueError("a collective refers to no event")
+    _check_operators(operators, rows)
     for ids, words in (
         ((columns.name_id,), columns.names),
         ((columns.category_id,), columns.categories),
@@ -313,7 +321,23 @@ def _check(columns: Columns, collectives: Collectives, **others: Any) -> None:
         ),
     ):
         if any(len(column) and not -1 <= column.min() <= column.max() < len(words) for column in ids):
-            raise ValueError("the numbers of words lead nowhere")
+            raise ValueError("indices of texts are out of range")
+
+
+def _check_operators(operators: Operators, rows: int) -> None:
+    """Raise ValueError where the rows or the texts of operators are none."""
+    row, text, end = operators.row, operators.text, operators.end
+    if not len(row) == len(operators.number) == len(text):
+        raise ValueError("columns of one table have different lengths")
+    if (np.diff(row, prepend=-1) < 1).any() or (len(row) and row[-1] >= rows):
+        raise ValueError("operators refer to no event, or are not in the order of events")
+    if len(text) and not 0 <= int(text.min()) <= int(text.max()) < len(end):
+        raise ValueError("indices of operators' texts are out of range")
+    if (np.diff(end, prepend=0) < 0).any() or (len(end) and end[-1] > len(operators.written)):
+        raise ValueError("operators' texts are out of range")
+    separators = np.searchsorted(np.flatnonzero(operators.written == ord(SEPARATOR)), end)
+    if (np.diff(separators, prepend=0) != len(KEPT_ARGUMENTS) - 1).any():
+        raise ValueError("an operator's text has too few or too many arguments")
 
 
 def _prune(place: PrivateFolder) -> None:

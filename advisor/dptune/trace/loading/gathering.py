@@ -184,7 +184,7 @@ class _Gathered:
         claimed_rank = trace.distributed.rank
         if claimed_rank == rank or claimed_rank not in part.traces:
             return True
-        ranks = f"by its name it is of rank {rank}, and by its content of rank {claimed_rank}"
+        ranks = f"its name is that of rank {rank}, its content that of rank {claimed_rank}"
         text = f"{shown(trace.path)} is left out: {ranks}"
         self.findings.append(Finding(code="rank-differs", level="partial", text=text))
         return False
@@ -317,7 +317,7 @@ def _absent(run: Run) -> list[Finding]:
     missing = [rank for rank in absent if asked is None or rank in asked]
     if missing:
         which = f"rank {spans(missing)} is" if len(missing) == 1 else f"ranks {spans(missing)} are"
-        text = f"{which} missing: {world - len(absent)} of {world} ranks were given"
+        text = f"{which} missing: {world - len(absent):,} of {world:,} ranks were given"
         found.append(Finding(code="ranks-missing", level="partial", text=text))
     if sampled := sorted(set(absent) - set(missing)):
         which = f"rank {spans(sampled)} was" if len(sampled) == 1 else f"ranks {spans(sampled)} were"

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import BrokenExecutor, Executor, Future, as_completed
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 from dptune.errors import DptuneError, RunError, TraceError
+from dptune.trace.columns import NO_OPERATORS
 from dptune.trace.events import Trace
 from dptune.trace.kineto.decode import decode
 from dptune.trace.kineto.text import Tick
@@ -40,7 +41,7 @@ Outcome = Trace | Digested | DptuneError
 
 def read(name: str, cached: bool = True, tick: Tick | None = None, keep_operators: bool = True) -> Trace:
     """Read one trace; `cached` takes and keeps its columns. `tick` gets how many of the file's bytes were read.
-    `keep_operators` keeps the arguments of operators, where the file itself is read.
+    `keep_operators` keeps the arguments of operators, where the file itself is read or they were kept then.
 
     Raises TraceError where it is not a torch.profiler trace or nothing of it can be read.
     """
@@ -49,7 +50,7 @@ def read(name: str, cached: bool = True, tick: Tick | None = None, keep_operator
     entry = Entry(name)
     known = entry.load()
     if known is not None:
-        return known
+        return known if keep_operators else replace(known, operators=NO_OPERATORS)
     trace = decode(name, tick=tick, keep_operators=keep_operators)
     entry.store(trace)
     return trace

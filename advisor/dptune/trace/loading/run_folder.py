@@ -110,7 +110,7 @@ def _repeats(found: Contents, places: Sequence[Path]) -> Iterator[list[Facts]]:
         except OSError as error:
             why = f"it cannot be read: {error.strerror}"
         if why:
-            text = f"{names.REPEATS}/{place.name} does not count to the step time: {why}"
+            text = f"{names.REPEATS}/{place.name} is not part of the step time: {why}"
             found.findings.append(Finding(code="repeat-left-out", level="info", text=text))
         else:
             seen.append(_durations(once))
@@ -123,9 +123,9 @@ def _not_counted(once: Contents, found: Contents) -> str:
         return once.findings[0].text
     worlds = {rank_facts.world_size for each in (once, found) for rank_facts in each.facts.values()}
     if once.facts.keys() != found.facts.keys() or len(worlds) > 1:
-        return "it is not of the ranks of the run"
+        return "its ranks are not those of the run"
     if not all(rank_facts.ended == "complete" and rank_facts.window("untraced") for rank_facts in once.facts.values()):
-        return "it did not come to all its steps"
+        return "it did not reach all its steps"
     for what, of in _SAME.items():
         for rank, facts in once.facts.items():
             theirs, ours = (set(of(rank_facts)) - {None, ""} for rank_facts in (facts, found.facts[rank]))

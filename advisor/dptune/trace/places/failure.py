@@ -78,7 +78,7 @@ def explained(error: BaseException, protocol: str) -> RemoteError:
     if isinstance(error, ImportError):
         return RemoteError(f"{protocol}:// needs a package that is not installed", f"pip install {_package(error)}")
     if isinstance(error, ValueError) and "rotocol not known" in str(error):
-        return RemoteError(f"{protocol}:// is no protocol that fsspec knows", _meant(protocol))
+        return RemoteError(f"fsspec knows no protocol {protocol}://", _meant(protocol))
     if names & _NO_LOGIN:
         return RemoteError("there are no credentials for it, or they have expired", _LOGIN_HINT)
     if names & _DENIED or statuses & {401, 403}:
@@ -92,7 +92,7 @@ def explained(error: BaseException, protocol: str) -> RemoteError:
     if "bucket does not exist" in str(error):
         return RemoteError("its bucket does not exist", "check the name of the bucket, and the endpoint")
     if "FileNotFoundError" in names:
-        return RemoteError("it does not exist", "check the address, letter by letter", absent=True)
+        return RemoteError("it does not exist", "check the spelling of the address", absent=True)
     return RemoteError(_words(error), "fsspec, or the package it uses, gave this reason")
 
 

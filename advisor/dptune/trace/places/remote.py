@@ -195,7 +195,7 @@ class Remote:
         """
         kind = self._kind()
         if kind == "":
-            raise RemoteError("it does not exist", "check the address, letter by letter", absent=True)
+            raise RemoteError("it does not exist", "check the spelling of the address", absent=True)
         if kind == "directory":
             raise RemoteError("it is a folder", "name a file in it")
         if kind != "file":

@@ -8,6 +8,7 @@ from dataclasses import replace
 from dptune.knobs import TAKE_NO_TIME, Value
 from dptune.measure.efficiency.peaks import most_times_as_fast
 from dptune.measured import Missing
+from dptune.whatif.blocks import unknown
 from dptune.whatif.bounds import is_off
 from dptune.whatif.cpu.buckets import DEFAULT_CAP_BYTES, MIB, Caps
 from dptune.whatif.cpu.topology import RING, TOPOLOGY, ranks_asked, relinked
@@ -55,7 +56,7 @@ _ROUGH_HALVINGS = 4  # of what the profiler may have slowed the host by
 _QUICKEST = 0.5  # of the traced host's time: what the profiler slows it at most
 UNPROFILED = 0.65  # of the traced host's time: the middle of what it is without the profiler
 _GROUPS = (
-    "no collectives of all ranks were fitted, and whether more ranks or nodes change groups of {} ranks is unknown"
+    "collectives of all ranks were not fitted, and it is unknown whether more ranks or nodes change groups of {} ranks"
 )
 _UNCHANGED = 0.02  # a step that a quicker host leaves as it is: one in hundreds of kernels waits for it all the same
 
@@ -66,7 +67,7 @@ def changed(program: Program, settings: Mapping[str, Value], side: Side = Side.M
     `side`: which end of what is assumed about changes that have a range.
     """
     if settings.get("wrapper") == "ddp" and any(value for name, value in settings.items() if name.startswith("fsdp.")):
-        raise Missing("DistributedDataParallel has no units: leave out settings of fsdp")
+        raise Missing("DistributedDataParallel has no units: leave out fsdp settings")
     for name, bucketed in _OF_BUCKETS.items():
         if name in settings:
             program = bucketed(program, settings[name], side)
@@ -306,11 +307,11 @@ def _within_hosts(program: Program, value: Value, side: Side) -> Program:
 
 
 def _in_units(program: Program, value: Value, side: Side) -> Program:
-    return in_units(program, value, side, known_link(program))
+    return in_units(program, value, side)
 
 
 def _wrapper(program: Program, value: Value, side: Side) -> Program:
-    return replicated(program, value, side, known_link(program), Caps.of())
+    return replicated(program, value, side, Caps.of())
 
 
 def _gradients_in(program: Program, value: Value) -> Program:
@@ -350,6 +351,7 @@ CHANGES: dict[str, Changing] = {
     "ddp.gradient_as_bucket_view": as_bucket_views,
     "fsdp.reshard_after_forward": kept_whole,
     "fsdp.prefetch": prefetched,
+    "fsdp.blocks_per_unit": unknown,
     "fsdp.forward_prefetch": prefetched_forward,
     "fsdp.backward_prefetch": prefetched_backward,
     "fsdp.reduce_dtype": _gradients_in,

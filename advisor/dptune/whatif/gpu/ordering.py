@@ -68,5 +68,5 @@ def _order(recorded_ns: Sequence[int], edges: Sequence[Sequence[Edge]]) -> list[
             if not waiting[follower]:
                 heappush(ready, (recorded_ns[follower], follower))
     if len(order) < len(edges):
-        raise Missing("operations of the ranks would wait for each other in a circle: their clocks are too far apart")
+        raise Missing("the ranks' clocks are too far apart: their operations would wait for each other in a cycle")
     return order

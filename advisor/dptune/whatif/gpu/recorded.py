@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from dptune.measure.across_ranks import exchanges_of
-from dptune.measure.complete import complete
+from dptune.measure.complete import complete_views
 from dptune.measure.device.matmul import device_of
 from dptune.measure.efficiency.peaks import common, differing
 from dptune.measure.steps.steady import steady
-from dptune.measure.views import RankView, light_views
+from dptune.measure.views import RankView
 from dptune.measured import Measured, Missing
 from dptune.runfile.communication import DdpFacts
 from dptune.runfile.facts import Facts
@@ -27,7 +27,7 @@ _DRAWN = re.compile(r"enumerate\(DataLoader\)#.*__next__$")
 
 def views_of(run: Run) -> list[RankView]:
     """The ranks, with the steps that are replayed."""
-    return steady(complete([*light_views(run)], run.world_size))[0]
+    return steady([view for view in complete_views(run) if view.whole])[0]
 
 
 def program_of(run: Run, measured: Measured, read: Sequence[RankView] = ()) -> Program:
@@ -54,6 +54,14 @@ def program_of(run: Run, measured: Measured, read: Sequence[RankView] = ()) -> P
         gpu="" if differing(models) else min(models, default=""),
     )
     return linked(known.levelled(), measured)
+
+
+def matches_collectives(run: Run) -> bool:
+    """Whether any collective was matched on all its ranks.
+
+    Without one a program has no reductions, which is so of some ranks of a run: its traces alone tell, and fast.
+    """
+    return any(exchange.splits and exchange.message_bytes for exchange in exchanges_of(run, views_of(run)).exchanges)
 
 
 def _all_named(views: Sequence[RankView], part: str) -> bool:

@@ -14,8 +14,8 @@ from dptune.whatif.gpu.graph import Kind
 from dptune.whatif.gpu.program import Program
 
 UNMATCHED = (
-    "collectives were not matched on all ranks, so how long ranks wait for each other with the change is unknown: only "
-    "an upper bound of the saving is known"
+    "collectives were not matched on all ranks, so it is unknown how long ranks wait for each other after the change: "
+    "only an upper bound of the saving is known"
 )
 _MOST = 0.1  # of the step: what waiting may differ by for a step to be predicted
 

@@ -122,7 +122,7 @@ def _offloaded(model: MemoryModel, value: Value) -> MemoryModel:
     if model.on_cpu:
         raise Missing("the run computes on CPUs, whose memory holds the shards already")
     if not value:
-        raise Missing("the memory without offloading is not modelled: only that with it is")
+        raise Missing("memory is modelled with offloading only")
     sharding = sharding_of(model)
     shard = max((*sharding.units, sharding.root)) / sharding.ranks
     moments = model.each(lambda moment: replace(moment, gradients=0.0, optimizer=0.0))
@@ -220,7 +220,7 @@ def _unsynchronized(model: MemoryModel, value: Value) -> MemoryModel:
     """Whole gradients add up until the last micro-batch reduces them, unit by unit."""
     sharding = sharding_of(model)
     if not value:
-        raise Missing("the memory with a reduction in each micro-batch is not modelled: only that without is")
+        raise Missing("memory is modelled without a reduction in each micro-batch only")
     gradients = sharding.reduced * (sharding.root + sum(sharding.units))
 
     def of(moment: Moment) -> Moment:

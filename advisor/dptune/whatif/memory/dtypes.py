@@ -71,7 +71,7 @@ def autocast(model: MemoryModel, value: Value) -> MemoryModel:
     if (value != "off") == model.autocast:
         return model
     if value == "off":
-        raise Missing("the memory without autocast is not modelled: only that with it is")
+        raise Missing("memory is modelled with autocast only")
     copies = model.trained / 2
 
     def of(moment: Moment) -> Moment:

@@ -62,7 +62,7 @@ def _recorded(function: str, measured: Measured, facts: Sequence[Facts]) -> Trac
     if any(fsdp.version == 1 for fsdp in rank_facts.fsdp):
         raise Missing("torch's trackers cover fully_shard, not FullyShardedDataParallel")
     if any(fsdp.offload for fsdp in sharded):
-        raise Missing("torch's trackers do not count offloaded shards apart")
+        raise Missing("torch's trackers do not count offloaded shards separately")
     loaders = [loader.batch_size for loader in rank_facts.loaders if loader.batches_drawn and loader.batch_size]
     if len(loaders) != 1:
         raise Missing("the batch size was not recorded")

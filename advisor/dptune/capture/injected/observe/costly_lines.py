@@ -79,11 +79,11 @@ def _forms(tree: ast.AST, listed: Collection[str], whole: Collection[str]) -> It
 def _is_same(call: ast.Call, method: ast.FunctionDef) -> bool:
     """Whether its arguments depend on nothing but the data set: the file is the same for each sample."""
     named = [*method.args.posonlyargs, *method.args.args, *method.args.kwonlyargs]
-    own = {each.arg for each in named[1:]}
-    own |= {part.id for part in ast.walk(method) if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store)}
+    local = {each.arg for each in named[1:]}
+    local |= {part.id for part in ast.walk(method) if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store)}
     given = [*call.args, *(word.value for word in call.keywords)]
     names = {part.id for each in given for part in ast.walk(each) if isinstance(part, ast.Name)}
-    return "self" in names and not names & own
+    return "self" in names and not names & local
 
 
 def _is_mask(node: ast.Subscript) -> bool:

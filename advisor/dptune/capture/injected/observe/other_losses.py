@@ -30,8 +30,8 @@ class OtherLosses:
 
     def left_by(self, other: OtherLosses, used_at: dict[int, int], where: str | None) -> None:
         """Another optimizer has stepped, after a pass in which parameters were used at these places in the forward."""
-        own, others = ([used_at.get(id(ref()), 0) for ref in each.parameters] for each in (self, other))
-        if own and others and min(others) > 0 and min(own) > max(others):
+        here, there = ([used_at.get(id(ref()), 0) for ref in each.parameters] for each in (self, other))
+        if here and there and min(there) > 0 and min(here) > max(there):
             self._left, self.where = UsedGradients(self.parameters), where
 
     def follow(self, follow: Callable[[UsedGradients], None]) -> None:
