@@ -234,3 +234,88 @@ def test_like_modules_on_one_input(way):
 )
 def test_layers_and_modules_of_other_inputs_or_shapes(way, widths):
     assert siblings_of(way, widths) == []
+
+
+class Stepped(nn.Module):
+    """A decoder of one step, around a layer that is given one step."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed, self.rnn, self.head = nn.Linear(4, 4), nn.GRU(4, 4, batch_first=True), nn.Linear(4, 4)
+
+    def forward(self, step, state):
+        embedded = self.embed(step).unsqueeze(1)
+        out, state = self.rnn(embedded, state)
+        return self.head(out[:, 0]), state
+
+
+class Attending(Stepped):
+    def forward(self, step, state):
+        embedded = self.embed(step)
+        embedded = (embedded + state[-1]).unsqueeze(1)
+        out, state = self.rnn(embedded, state)
+        return self.head(out[:, 0]), state
+
+
+class Sequences(nn.Module):
+    """Loops over a decoder in one of the ways below."""
+
+    def __init__(self, way, decoder):
+        super().__init__()
+        self.way, self.decoder = way, decoder
+
+    def forward(self, x):
+        return self.way(self, x)
+
+
+def teacher_forced(model, x):
+    state, found = torch.zeros(1, len(x), 4), torch.zeros(x.size(1), len(x), 4)
+    for t in range(1, x.size(1)):
+        out, state = model.decoder(x[:, t - 1], state)
+        found[t] = out
+    return found
+
+
+def free_running(model, x):
+    state, out, found = torch.zeros(1, len(x), 4), x[:, 0], []
+    for _ in range(x.size(1)):
+        out, state = model.decoder(out, state)
+        found.append(out)
+    return torch.stack(found)
+
+
+def sometimes_forced(model, x):
+    state, given, found = torch.zeros(1, len(x), 4), x[:, 0], []
+    for t in range(1, x.size(1)):
+        out, state = model.decoder(given, state)
+        found.append(out)
+        given = x[:, t] if t % 2 else out
+    return torch.stack(found)
+
+
+@pytest.mark.parametrize(
+    ("way", "decoder", "known"),
+    [
+        (teacher_forced, Stepped, True),
+        (teacher_forced, Attending, False),
+        (free_running, Stepped, False),
+        (sometimes_forced, Stepped, False),
+    ],
+)
+def test_whether_the_inputs_of_a_layer_for_one_step_are_known(way, decoder, known):
+    torch.manual_seed(0)
+    model, watch = Sequences(way, decoder()), RepeatedForward(Places(), lambda: 0, lambda *_: None)
+    watch.begin()
+    model(torch.randn(5, FRAMES, 4))
+    watch.end()
+    (facts,) = watch.slice_calls.cell_loops()
+    assert (facts.function, facts.module, facts.inputs_known) == (way.__name__, decoder.__name__, known)
+
+
+def test_a_layer_that_gets_the_whole_sequence_is_no_step():
+    layer, watch = nn.GRU(4, 4), RepeatedForward(Places(), lambda: 0, lambda *_: None)
+    watch.begin()
+    for _ in range(3):
+        layer(torch.randn(FRAMES, 5, 4), torch.zeros(1, 5, 4))
+    watch.end()
+    assert watch.slice_calls.cell_loops() == []

@@ -242,7 +242,9 @@ def test_the_saving_of_a_loop_that_computes_has_no_lower_bound(ask, make_measure
 @pytest.mark.parametrize("changed", [{"least_computed_share": 0.3}, {"operator": "aten::lstm_cell"}])
 def test_small_operators_and_cells_keep_their_remedies(ask, make_measured, make_facts, changed):
     measured = looping(make_measured, **{"least_computed_share": 0.9, "least_computed_ns": 1, **changed})
-    (advice,) = ask("DP610", measured, [make_facts(cell_loops=[CellLoopFacts("nt_xent", "loss.py:20", True)])])
+    (advice,) = ask(
+        "DP610", measured, [make_facts(cell_loops=[CellLoopFacts("nt_xent", "loss.py:20", inputs_known=True)])]
+    )
     assert "compute results" not in advice.title
     assert "for the whole" in advice.title
     assert advice.confidence == "medium"
@@ -411,3 +413,21 @@ def test_like_modules_within_like_modules_are_named_with_these(ask, make_measure
     facts.slice_calls.append(inner)
     (advice,) = ask("DP610", none, [facts])
     assert "modules of class `Head`" in advice.title
+
+
+def test_a_recurrent_layer_that_is_called_for_one_step_each(ask, make_measured, make_facts):
+    def cells(**changed):
+        return make_facts(cell_loops=[CellLoopFacts("Net.nt_xent", "loss.py:20", "Decoder", **changed)])
+
+    run = looping(make_measured, module="Decoder", repeats=23.0, share=0.3, alone=False)
+    (advice,) = ask("DP610", run, [cells(inputs_known=True)])
+    assert advice.title.endswith(
+        "30 % of the step: the inputs of all calls are known before the loop, so call its recurrent layer once for the "
+        "whole sequence"
+    )
+    assert (advice.impact, advice.confidence) == ("high", "medium")
+    assert ask("DP610", run, [cells(inputs_known=False)]) == []
+    (other,) = ask(
+        "DP610", looping(make_measured, module="Net", repeats=23.0, alone=False), [cells(inputs_known=False)]
+    )
+    assert other.confidence == "low"

@@ -22,14 +22,16 @@ class RowCallsFacts:
 
 @dataclass
 class CellLoopFacts:
-    """A loop of the script over calls of a recurrent cell, for example `nn.LSTMCell`.
+    """A loop of the script over calls of a recurrent cell, for example `nn.LSTMCell`, or of a layer for one step each.
 
-    `function` is the function with the loop and `at` its first line. `inputs_known`: whether the source shows that all
-    inputs but the state are known before the loop.
+    `function` is the function with the loop and `at` its first line; `module` the class of what the loop calls: the
+    cell, or the module that calls it. `inputs_known`: whether the source shows that all inputs but the state are known
+    before the loop.
     """
 
     function: str
     at: str
+    module: str = ""
     inputs_known: bool = False
 
 

@@ -88,8 +88,18 @@ from math import hypot
 
 from dptune.advice import Advice, Confidence, Evidence, Saving
 from dptune.measured import OperatorLoop, digits
-from dptune.rule import Rule, RunView, Share, SliceCallsFacts, Threshold
+from dptune.rule import Rule, RunView, Share, Threshold
 from dptune_rules.call_paths import call_path_evidence
+from dptune_rules.host.known_calls import (
+    LAYERS,
+    OF_SLICES,
+    OF_STEPS,
+    WATCH_STEPS,
+    inputs_known,
+    is_by_sample,
+    slices_of,
+    watch_slices,
+)
 from dptune_rules.host.row_calls import covered, row_calls
 from dptune_rules.host.sibling_calls import sibling_calls
 
@@ -113,14 +123,7 @@ MOST_NS = 10  # per input element: operators on small tensors that take longer w
 
 BACKWARD_TIMES = 2  # a backward pass computes two products for each one of the forward pass
 MOST = 3  # loops that are named
-LAYERS = {
-    "aten::lstm_cell": "nn.LSTM",
-    "aten::gru_cell": "nn.GRU",
-    "aten::rnn_tanh_cell": "nn.RNN",
-    "aten::rnn_relu_cell": 'nn.RNN(nonlinearity="relu")',
-}  # a layer that runs all cells in one call
 IF_APART = "use one call if none needs the result of the one before"
-OF_SLICES = "the calls are for slices of one tensor and none needs the one before, so use one call for all slices"
 SLICES = "DP622"  # which reports what the slices of a loop take
 TIMES_SLICES = 1.5  # as long as its slices: without them, the loop still takes a third of its time
 LEAST_CALLS = 16  # of a module, if nothing else shows that calls are independent
@@ -150,8 +153,7 @@ def check(run: RunView) -> Iterator[Advice]:
         return  # as uncovered-cost: whatever the script does takes less
     found = run.measured.user_code
     loops = [loop for loop in found.loops if f"{loop.name} at {loop.at}" not in _of_optimizers(run)]
-    needed = _cells(run, known=False)  # each round needs the one before
-    loops = [loop for loop in loops if loop.operator not in LAYERS or (loop.name, loop.at) not in needed]
+    loops = [loop for loop in loops if inputs_known(run, loop) is not False]  # else each round needs the one before
     loops = [loop for loop in loops if not loop.module or loop.repeats >= LEAST_CALLS or _by_slice(run, loop)]
     loops = [loop for loop in loops if not covered(run, loop.name, loop.at) and _takes_its_part(run, loop)]
     loops = [loop.model_copy(update={"share": _share(run, loop)}) for loop in loops]
@@ -239,40 +241,10 @@ def _with_backward(sampled: Share, again: float, computed: float) -> Share:
     return Share(max(0.0, (both - below) * (1 - computed)), min(1.0, both), min(1.0, both + above))
 
 
-def _is_by_sample(run: RunView, loop: OperatorLoop) -> bool:
-    """Whether each call of the module is for one sample of the batch, so that none needs the one before."""
-    batches = {loader.batch_size for rank_facts in run.facts for loader in rank_facts.loaders if loader.batches_drawn}
-    return loop.alone and any(batch and batch > 1 and not loop.repeats % batch for batch in batches)
-
-
-def _inputs_known(run: RunView, loop: OperatorLoop) -> bool:
-    """Whether all inputs of its cells are known before the loop."""
-    return (loop.name, loop.at) in _cells(run, known=True)
-
-
-def _cells(run: RunView, *, known: bool) -> set[tuple[str, str]]:
-    """The loops over cells whose inputs are known before, or are not."""
-    found = (each for facts in run.facts for each in facts.cell_loops if each.inputs_known is known)
-    return {(each.function.rpartition(".")[2], each.at) for each in found}
-
-
 def _by_slice(run: RunView, loop: OperatorLoop) -> bool:
     """Whether its calls are for one slice each, and short: operators on small tensors cost more than their compute."""
     short = not _computes(run, loop) or loop.cost_ns <= SLICE_NS * loop.repeats
-    return short and _slices(run, loop) is not None
-
-
-def _slices(run: RunView, loop: OperatorLoop) -> SliceCallsFacts | None:
-    """The calls of its module with one slice of a tensor each, none of which needs the one before."""
-    found = (each for facts in run.facts for each in facts.slice_calls if not each.siblings)
-    return next(
-        (
-            each
-            for each in found
-            if (each.function.rpartition(".")[2], each.at, each.module) == (loop.name, loop.at, loop.module)
-        ),
-        None,
-    )
+    return short and slices_of(run, loop) is not None
 
 
 def _computes(run: RunView, loop: OperatorLoop) -> bool:
@@ -295,17 +267,18 @@ def _copies(run: RunView, loop: OperatorLoop) -> bool:
     return form is not None and form.form == "copy"
 
 
-def _remedy(loop: OperatorLoop, computes: bool, copies: bool, *, unsure: bool, slices: bool) -> str:
-    if unsure or slices:
-        layer = LAYERS.get(loop.operator)
-        return OF_SLICES if slices else f"use {layer} if all inputs are known before the loop" if layer else IF_APART
+def _remedy(loop: OperatorLoop, computes: bool, copies: bool, unsure: bool, of_module: str) -> str:
+    layer = LAYERS.get(loop.operator)
+    if unsure:
+        return f"use {layer} if all inputs are known before the loop" if layer else IF_APART
+    if of_module and not layer:
+        return of_module
     if copies:
         return "copy less often, for example once per evaluation"
     if loop.checks:
         return "check the loss, or one norm of all tensors (torch._foreach_norm), or check every N steps"
     if computes:
         return "compute results that recur once"
-    layer = LAYERS.get(loop.operator)
     return f"use {layer} for the whole sequence" if layer else "use one call for the whole batch"
 
 
@@ -343,26 +316,18 @@ def _watch(loop: OperatorLoop, collects: bool, computes: bool, copies: bool) -> 
     )
 
 
-def _watch_slices(slices: SliceCallsFacts) -> str:
-    norms = "BatchNorm layers then normalize over all slices at once. " if slices.norms else ""
-    return (
-        f"{norms}Flatten the dimension that is sliced into that of the batch (`x.flatten(0, 1)`), call "
-        f"`{slices.module}` once, and restore it in the output with `unflatten`. Results agree up to floating-point "
-        "rounding."
-    )
-
-
 def _advice(run: RunView, loop: OperatorLoop, called: Sequence[tuple[str, str]], confidence: Confidence) -> Advice:
     where = run.hottest_line(loop.name, loop.at) or loop.at
     times = 1 + BACKWARD_TIMES if loop.phase == "forward" and loop.backward else 1
     collects = run.collects_experience(loop.name, "" if loop.crossing else loop.at)
-    slices = _slices(run, loop) if loop.module and _by_slice(run, loop) else None
+    slices = slices_of(run, loop) if loop.module and _by_slice(run, loop) else None
     where = slices.where if slices else where
-    unsure = bool(loop.module) and not slices and not _is_by_sample(run, loop)
-    unsure = unsure or (loop.operator in LAYERS and not _inputs_known(run, loop))
+    known = inputs_known(run, loop)
+    unsure = bool(loop.module) and not slices and not known and not is_by_sample(run, loop)
+    unsure = unsure or (loop.operator in LAYERS and not known)
     copies = _copies(run, loop)
     capped = not copies and _computes(run, loop)
-    computes = capped and not slices
+    computes = capped and not slices and not known
     most = "the loop" + (", plus twice its time in the backward pass" if times > 1 else "")
     saves = _predicted(run, loop, called, copies) or run.bound(0.0, min(1.0, times * loop.share), most)
     impact = "low" if collects or unsure else run.impact(loop.share, WORTH_SHARE) or "low"
@@ -378,7 +343,11 @@ def _advice(run: RunView, loop: OperatorLoop, called: Sequence[tuple[str, str]],
         kind=RULE.kind,
         impact=impact,
         title=f"`{loop.name}` ({where}) calls {what} {loop.repeats:,.0f} times in a Python loop, {share}"
-        + ("" if collects else f": {_remedy(loop, computes, copies, unsure=unsure, slices=bool(slices))}"),
+        + (
+            ""
+            if collects
+            else f": {_remedy(loop, computes, copies, unsure, OF_SLICES if slices else OF_STEPS if known else '')}"
+        ),
         why=_why(loop, computes, copies, goes_back=times > 1),
         changes=[],
         saves=saves,
@@ -394,6 +363,10 @@ def _advice(run: RunView, loop: OperatorLoop, called: Sequence[tuple[str, str]],
             *([] if loop.crossing else call_path_evidence(run, loop.name, loop.at)),
         ],
         numerics="changes" if slices and slices.norms else "same",
-        watch=_watch_slices(slices) if slices else _watch(loop, collects, computes, copies),
+        watch=watch_slices(slices)
+        if slices
+        else WATCH_STEPS
+        if known and loop.module
+        else _watch(loop, collects, computes, copies),
         fingerprint=f"{RULE.code}:{loop.name}",
     )

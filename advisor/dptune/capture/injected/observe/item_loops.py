@@ -31,9 +31,9 @@ def items(frame: FrameType | None) -> tuple[FrameType, int] | None:
     """
     while frame is not None:
         if is_the_users(frame.f_code.co_filename):
-            loop, independent = _innermost(frame.f_code.co_filename, frame.f_lineno)
+            loop, apart = _innermost(frame.f_code.co_filename, frame.f_lineno)
             if loop is not None:
-                count = _count(loop, frame) if independent else None
+                count = _count(loop, frame) if apart else None
                 return None if count is None else (frame, count)
         frame = frame.f_back
     return None
@@ -41,38 +41,13 @@ def items(frame: FrameType | None) -> tuple[FrameType, int] | None:
 
 def is_independent(file: str, line: int) -> bool:
     """Whether a line is in a loop of its function whose rounds do not need the one before."""
-    loop, independent = _innermost(file, line)
-    return loop is not None and independent
+    loop, apart = _innermost(file, line)
+    return loop is not None and apart
 
 
-def cell_loop(frame: FrameType | None) -> tuple[FrameType, bool] | None:
-    """The frame of the innermost loop around the call of a cell, and whether all inputs but its state come before it.
-
-    None where there is no loop.
-    """
-    while frame is not None:
-        if is_the_users(frame.f_code.co_filename):
-            loop = _innermost(frame.f_code.co_filename, frame.f_lineno)[0]
-            if loop is not None:
-                return frame, _has_inputs(frame.f_code.co_filename, frame.f_lineno)
-        frame = frame.f_back
-    return None
-
-
-@functools.lru_cache(maxsize=256)
-def _has_inputs(file: str, line: int) -> bool:
-    """Whether the rounds of the innermost loop get the first argument of their calls from what no round changes.
-
-    What this statement assigns, the state of a cell, no other statement of the loop may change.
-    """
-    loop = _innermost(file, line)[0]
-    if not isinstance(loop, ast.For) or not _independent(loop, line, first_only=True):
-        return False
-    return all(
-        _once(set(_changed(statement)), loop.body)
-        for statement in loop.body
-        if statement.lineno <= line <= (statement.end_lineno or 0)
-    )
+def innermost_loop(file: str, line: int) -> ast.AST | None:
+    """The innermost loop of the function around a line whose rounds run it."""
+    return _innermost(file, line)[0]
 
 
 @functools.lru_cache(maxsize=256)
@@ -82,7 +57,7 @@ def _innermost(file: str, line: int) -> tuple[ast.AST | None, bool]:
     begins = max((node.lineno for node in around if isinstance(node, _FUNCTIONS)), default=0)
     loops = [node for node in around if isinstance(node, _LOOPS) and node.lineno >= begins]
     loop = max(loops, key=lambda loop: (loop.lineno, loop.col_offset), default=None)
-    return loop, loop is not None and _independent(loop, line)
+    return loop, loop is not None and independent(loop, line)
 
 
 def _holds(node: ast.AST, line: int) -> bool:
@@ -92,26 +67,27 @@ def _holds(node: ast.AST, line: int) -> bool:
     return first is not None and last is not None and first <= line <= last
 
 
-def _independent(loop: ast.AST, line: int, *, first_only: bool = False) -> bool:
-    """`first_only`: whether the first arguments of the calls on the line are independent of other rounds."""
+def independent(loop: ast.AST, line: int, *, first_only: bool = False) -> bool:
+    """Whether no round needs what another one changes; `first_only`: in the first arguments of calls on the line."""
     if isinstance(loop, _COMPREHENSIONS):
         if len(loop.generators) != 1 or any(isinstance(node, ast.NamedExpr) for node in ast.walk(loop)):
             return False
         names = set(_stored(loop.generators[0].target))
-        return any(names & _names(call.args + [word.value for word in call.keywords]) for call in _calls(loop))
+        return any(names & names_in(call.args + [word.value for word in call.keywords]) for call in calls_in(loop))
     if not isinstance(loop, ast.For):
         return False
     of_item = set(_stored(loop.target))
-    changed = {name for statement in loop.body for name in _changed(statement)} - of_item - _by_item(loop)
+    changed = {name for statement in loop.body for name in changed_in(statement)} - of_item - _by_item(loop)
     for statement in loop.body:
         if statement.lineno <= line <= (statement.end_lineno or 0):
             given = set[str]()
-            for call in _calls(statement):
-                given |= _names(call.args[:1] if first_only else [*call.args, *(word.value for word in call.keywords)])
+            for call in calls_in(statement):
+                every = [*call.args, *(word.value for word in call.keywords)]
+                given |= names_in(call.args[:1] if first_only else every)
             return bool(given & of_item) and not given & changed
         if isinstance(statement, ast.Assign) and all(isinstance(target, ast.Name) for target in statement.targets):
-            read, written = _names([statement.value]), set(_changed(statement))
-            if read & of_item and not read & changed and _once(written, loop.body):
+            read, written = names_in([statement.value]), set(changed_in(statement))
+            if read & of_item and not read & changed and once(written, loop.body):
                 of_item |= written
                 changed -= written
     return False
@@ -131,16 +107,18 @@ def _by_item(loop: ast.For) -> set[str]:
     return {name for name in own if own.count(name) == names.count(name)}
 
 
-def _once(names: set[str], body: Sequence[ast.stmt]) -> bool:
+def once(names: set[str], body: Sequence[ast.stmt]) -> bool:
     """Whether one statement alone changes each of these."""
-    return all(sum(name in set(_changed(statement)) for statement in body) == 1 for name in names)
+    return all(sum(name in set(changed_in(statement)) for statement in body) == 1 for name in names)
 
 
-def _calls(node: ast.AST) -> Iterator[ast.Call]:
+def calls_in(node: ast.AST) -> Iterator[ast.Call]:
+    """All calls in it."""
     return (call for call in ast.walk(node) if isinstance(call, ast.Call))
 
 
-def _names(nodes: Sequence[ast.AST]) -> set[str]:
+def names_in(nodes: Sequence[ast.AST]) -> set[str]:
+    """All names in them."""
     return {part.id for node in nodes for part in ast.walk(node) if isinstance(part, ast.Name)}
 
 
@@ -148,7 +126,7 @@ def _stored(node: ast.AST) -> Iterator[str]:
     return (part.id for part in ast.walk(node) if isinstance(part, ast.Name))
 
 
-def _changed(node: ast.AST) -> Iterator[str]:
+def changed_in(node: ast.AST) -> Iterator[str]:
     """The names that are assigned, or whose parts are, or whose methods are called, as of a list that grows."""
     for part in ast.walk(node):
         if isinstance(part, ast.Name) and isinstance(part.ctx, (ast.Store, ast.Del)):

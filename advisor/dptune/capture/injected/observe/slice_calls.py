@@ -4,8 +4,8 @@ In warm-up steps, calls that a function of the script makes directly, in a loop 
 source. Each call of a loop must be given a view of one tensor, of one shape, which nothing changes between the calls,
 and no other tensor that differs between them. The module must not keep a state.
 
-Also loops over calls of a recurrent cell: whether their inputs are known before the loop. And loops over like modules
-on the same input (`sibling_calls`).
+Also loops over calls of a recurrent cell, or of a layer for one step each: whether their inputs are known before the
+loop. And loops over like modules on the same input (`sibling_calls`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from typing import Any
 from torch import nn
 
 from dptune.capture.injected.observe.call_contents import tensors_in
-from dptune.capture.injected.observe.item_loops import cell_loop, is_independent
+from dptune.capture.injected.observe.cell_inputs import cell_loop
+from dptune.capture.injected.observe.item_loops import is_independent
 from dptune.capture.injected.observe.places import OURS, function_name, is_the_users, relative
 from dptune.capture.injected.observe.row_calls import keeps_state
 from dptune.capture.injected.observe.sibling_calls import SiblingCalls
@@ -61,7 +62,7 @@ class SliceCalls:
     def __init__(self) -> None:
         self._found: dict[_Key, _Loop] = {}
         self._facts: list[SliceCallsFacts] = []
-        self._cells: dict[CodeType, bool] = {}  # loops over cells: whether their inputs are known before
+        self._cells: dict[tuple[CodeType, str], bool] = {}  # loops over cells: whether their inputs are known before
         self._siblings = SiblingCalls()
         self._functions: dict[tuple[CodeType, int], CodeType] = {}
         self._independent: dict[tuple[CodeType, int], bool] = {}  # places of the script
@@ -72,11 +73,9 @@ class SliceCalls:
             frame = frame.f_back
         if frame is None:
             return
-        if isinstance(module, nn.RNNCellBase) and len(self._cells) < _MOST:
-            around = cell_loop(frame)
-            if around is not None:
-                code = _function(around[0])
-                self._cells[code] = around[1] and self._cells.get(code, True)
+        if len(self._cells) < _MOST and _is_step(module, given):
+            with contextlib.suppress(Exception):  # sources may be anything
+                self._note_cell(module, frame)
         place = frame.f_code, frame.f_lineno
         if place not in self._independent:
             if len(self._independent) >= _MOST_PLACES or not is_the_users(frame.f_code.co_filename):
@@ -93,11 +92,18 @@ class SliceCalls:
             with contextlib.suppress(Exception):  # arguments may be anything
                 self._count(loop, given, after)
 
+    def _note_cell(self, module: Any, frame: FrameType) -> None:
+        around = cell_loop(frame)
+        if around is not None:
+            loop, known, called = around
+            key = _function(loop), type(module if called is None else called).__name__
+            self._cells[key] = known and self._cells.get(key, True)
+
     def cell_loops(self) -> list[CellLoopFacts]:
         """The functions that loop over cells."""
         return [
-            CellLoopFacts(function_name(code), f"{relative(code.co_filename)}:{code.co_firstlineno}", known)
-            for code, known in self._cells.items()
+            CellLoopFacts(function_name(code), f"{relative(code.co_filename)}:{code.co_firstlineno}", module, known)
+            for (code, module), known in self._cells.items()
         ]
 
     @staticmethod
@@ -145,6 +151,16 @@ class SliceCalls:
     def facts(self) -> list[SliceCallsFacts]:
         """The places, the most calls first."""
         return self._facts
+
+
+def _is_step(module: Any, given: Any) -> bool:
+    """Whether it is a cell, or a recurrent layer that is given one step and a state."""
+    if isinstance(module, nn.RNNCellBase):
+        return True
+    if not isinstance(module, nn.RNNBase):
+        return False
+    tensors = list(tensors_in(given))
+    return len(tensors) > 1 and tensors[0].dim() == 3 and tensors[0].shape[int(module.batch_first)] == 1
 
 
 def _function(frame: FrameType) -> CodeType:
