@@ -92,6 +92,7 @@ def test_merged_units_send_the_same_bytes_in_fewer_collectives(units: int) -> No
     assert merged.step_ns() >= merged.busy_ns()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("units", [3, 4, 7])
 def test_parts_of_units_send_the_same_bytes_in_more_collectives(units: int) -> None:
     program = simulated(unit_layers=2)
@@ -256,6 +257,7 @@ def test_intervals_of_a_recording_hold_what_a_card_measured(change: dict[str, Va
     assert found.low_ns <= measured * model.step_ns <= found.high_ns
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("change", [{"fsdp.units": 2}, {"wrapper": "ddp"}])
 def test_that_nothing_is_sharded_comes_before_that_the_link_is_unknown(change: dict[str, Value]) -> None:
     program = replace(simulated(), gathers=(), unit_reductions=(), link=None)
