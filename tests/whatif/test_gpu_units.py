@@ -49,11 +49,6 @@ def recorded() -> RunModel:
     return RunModel.of(run, measure(run))
 
 
-def simulated_silent() -> Program:
-    """Two micro-batches, of which the last reduces."""
-    return changed(simulated(2), {"fsdp.no_sync": True})
-
-
 def sent(program: Program, ends: Sequence[int]) -> list[Message]:
     edges = (edge for end in ends for edge in program.edges[end] if edge.kind == Kind.EXCHANGE)
     return [program.messages[number] for number in dict.fromkeys(edge.message for edge in edges)]
@@ -117,6 +112,16 @@ def test_parts_take_what_units_of_their_size_take(micro_batches: int) -> None:
     assert changed(parts, {"fsdp.units": 2}).step_ns() == pytest.approx(whole.step_ns(), rel=0.03)
     least, most = (changed(whole, {"fsdp.units": LAYERS}, side).step_ns() for side in (Side.LEAST, Side.MOST))
     assert most <= parts.step_ns() <= least
+
+
+@pytest.mark.long
+def test_parts_in_passes_that_reduce_nothing() -> None:
+    """Of two micro-batches the last reduces: the units of the first begin as many kernels into their wholes."""
+    whole, fine = (changed(simulated(2, unit_layers=layers), {"fsdp.no_sync": True}) for layers in (2, 1))
+    parts = changed(whole, {"fsdp.units": LAYERS})
+    assert len(gathered(parts)) == len(gathered(fine))
+    assert len(parts.unit_reductions) == len(fine.unit_reductions)
+    assert parts.step_ns() == pytest.approx(fine.step_ns(), rel=0.03)
 
 
 @pytest.mark.long
@@ -228,7 +233,6 @@ def test_what_cannot_be_known() -> None:
         (program, {"fsdp.units": 12 * LAYERS + 1}, "48 tensors"),
         (program, {"fsdp.units": 10**12}, "48 tensors"),
         (program, {"fsdp.units": 0}, "at least one unit"),
-        (simulated_silent(), {"fsdp.units": 2 * LAYERS}, "reduce no gradients"),
         (replace(program, gathers=()), {"fsdp.units": 1}, "ranges of fully_shard"),
         (replace(program, unit_reductions=()), {"fsdp.units": 1}, "reduce-scatters"),
         (replace(program, unit_reductions=()), {"wrapper": "ddp"}, "reduce-scatters"),
