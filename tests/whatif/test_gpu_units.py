@@ -49,11 +49,6 @@ def recorded() -> RunModel:
     return RunModel.of(run, measure(run))
 
 
-def simulated_silent() -> Program:
-    """Two micro-batches, of which the last reduces."""
-    return changed(simulated(2), {"fsdp.no_sync": True})
-
-
 def sent(program: Program, ends: Sequence[int]) -> list[Message]:
     edges = (edge for end in ends for edge in program.edges[end] if edge.kind == Kind.EXCHANGE)
     return [program.messages[number] for number in dict.fromkeys(edge.message for edge in edges)]
@@ -92,6 +87,7 @@ def test_merged_units_send_the_same_bytes_in_fewer_collectives(units: int) -> No
     assert merged.step_ns() >= merged.busy_ns()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("units", [3, 4, 7])
 def test_parts_of_units_send_the_same_bytes_in_more_collectives(units: int) -> None:
     program = simulated(unit_layers=2)
@@ -116,6 +112,16 @@ def test_parts_take_what_units_of_their_size_take(micro_batches: int) -> None:
     assert changed(parts, {"fsdp.units": 2}).step_ns() == pytest.approx(whole.step_ns(), rel=0.03)
     least, most = (changed(whole, {"fsdp.units": LAYERS}, side).step_ns() for side in (Side.LEAST, Side.MOST))
     assert most <= parts.step_ns() <= least
+
+
+@pytest.mark.long
+def test_parts_in_passes_that_reduce_nothing() -> None:
+    """Of two micro-batches the last reduces: the units of the first begin as many kernels into their wholes."""
+    whole, fine = (changed(simulated(2, unit_layers=layers), {"fsdp.no_sync": True}) for layers in (2, 1))
+    parts = changed(whole, {"fsdp.units": LAYERS})
+    assert len(gathered(parts)) == len(gathered(fine))
+    assert len(parts.unit_reductions) == len(fine.unit_reductions)
+    assert parts.step_ns() == pytest.approx(fine.step_ns(), rel=0.03)
 
 
 @pytest.mark.long
@@ -227,7 +233,6 @@ def test_what_cannot_be_known() -> None:
         (program, {"fsdp.units": 12 * LAYERS + 1}, "48 tensors"),
         (program, {"fsdp.units": 10**12}, "48 tensors"),
         (program, {"fsdp.units": 0}, "at least one unit"),
-        (simulated_silent(), {"fsdp.units": 2 * LAYERS}, "reduce no gradients"),
         (replace(program, gathers=()), {"fsdp.units": 1}, "ranges of fully_shard"),
         (replace(program, unit_reductions=()), {"fsdp.units": 1}, "reduce-scatters"),
         (replace(program, unit_reductions=()), {"wrapper": "ddp"}, "reduce-scatters"),
@@ -256,6 +261,7 @@ def test_intervals_of_a_recording_hold_what_a_card_measured(change: dict[str, Va
     assert found.low_ns <= measured * model.step_ns <= found.high_ns
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("change", [{"fsdp.units": 2}, {"wrapper": "ddp"}])
 def test_that_nothing_is_sharded_comes_before_that_the_link_is_unknown(change: dict[str, Value]) -> None:
     program = replace(simulated(), gathers=(), unit_reductions=(), link=None)

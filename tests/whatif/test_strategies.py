@@ -237,6 +237,7 @@ def test_a_gpu_recording_of_ddp_is_compared_over_its_own_link():
     assert all(one["rank_bytes"] for one in own["strategies"])
 
 
+@pytest.mark.long
 def test_units_of_a_trace_alone_are_compared_without_the_optimizers_state(tmp_path):
     """Without facts of dptune the optimizer is unknown; gradients that are reduced in both passes can be in one."""
     run = machine.drawn(3, 2).without_noise(), replace(settings.drawn(3, 2), **UNITS)
@@ -252,11 +253,13 @@ def test_units_of_a_trace_alone_are_compared_without_the_optimizers_state(tmp_pa
     assert "the size of the optimizer's state per parameter is unknown" in page
 
 
+@pytest.mark.long
 def test_one_rank_has_nothing_to_share():
     done = whatif(str(SAMPLES / "gpu" / "predict-base"), "--strategies")
     assert "single rank does not communicate" in done.stdout
 
 
+@pytest.mark.long
 def test_units_of_unknown_size_are_compared_by_their_steps(findings):
     """Ranges of reduce-scatters are missing as well there: DDP in their place is not predicted."""
     made = str(findings / "traces" / "made_fsdp2_without_prefetch")

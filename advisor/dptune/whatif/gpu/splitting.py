@@ -1,7 +1,8 @@
 """More, smaller units of fully_shard in a program: the parts of a unit are gathered and reduced one by one.
 
 The parts of a unit are of equal bytes and of as many gradients, in the order in which these become ready. In a backward
-pass a part begins where the gradients of the part before are ready, in a forward pass as many kernels into the unit.
+pass a part begins where the gradients of the part before are ready; in a forward pass, and in a backward pass that
+reduces no gradients, as many kernels into the unit.
 Each is gathered as far ahead as recorded units are, one ahead in a backward pass where there is one recorded unit only,
 and copied out before its first kernel; its gradients are copied in and reduced once they are ready.
 Source: torch 2.13, distributed/fsdp/_fully_shard/_fsdp_param_group.py.
@@ -119,8 +120,6 @@ class _Splitting:
         forward, backward = found.forward[rank], found.backward.get(rank, [])
         reductions = {unit.unit: unit for unit in found.reductions.get(rank, [])}
         calls = self._issuing.computing[rank]
-        if any(gather.unit not in reductions for gather in backward if self.parts[gather.unit] > 1):
-            raise Missing("passes that reduce no gradients do not show when parts of a unit are used")
         over = [gather.used_call for gather in backward]
         over += [unit.called[0] for unit in reductions.values() if unit.called]
         borders = _Borders({}, {})
@@ -130,6 +129,13 @@ class _Splitting:
             borders.forward[gather.unit] = _evenly(region, self.parts[gather.unit])
         for unit in reductions.values():
             borders.backward[unit.unit] = self._in_backward(unit, calls)
+        used = self._used[rank]
+        for gather in backward:
+            if gather.unit not in reductions:  # a pass that reduces nothing does not show when gradients are ready
+                after = bisect_right(used, gather.used_call)
+                end = used[after] if after < len(used) else calls[-1]
+                region = calls[bisect_left(calls, gather.used_call) : bisect_left(calls, end)]
+                borders.backward[gather.unit] = [(0, call) for call in _evenly(region, self.parts[gather.unit])]
         return borders
 
     def _in_backward(self, unit: UnitReduction, calls: Sequence[int]) -> list[tuple[int, int]]:
@@ -143,6 +149,14 @@ class _Splitting:
             after = bisect_right(calls, max(unit.called[:ready]))
             found.append((ready, calls[min(after, len(calls) - 1)]))
         return found
+
+    @cached_property
+    def _used(self) -> Mapping[int, Sequence[int]]:
+        """By rank the calls before which what was gathered is copied out, in order."""
+        found: dict[int, list[int]] = defaultdict(list)
+        for gather in self.before.gathers:
+            found[gather.rank].append(gather.used_call)
+        return {rank: sorted(calls) for rank, calls in found.items()}
 
     @cached_property
     def _issuing(self) -> Issuing:

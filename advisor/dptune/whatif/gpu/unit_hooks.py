@@ -73,6 +73,8 @@ def unit_share(ranks: Iterable[Columns], reductions: Sequence[UnitReduction]) ->
     for reduction in reductions:
         tensors[reduction.unit].append(len(reduction.ready))
     counts = {unit: round(median(each)) for unit, each in tensors.items() if median(each) >= 1}
+    if not counts:
+        return UNKNOWN
     found = [share for columns in ranks if (share := _of_rank(columns, counts)) is not None]
     return Assumed(*map(median, zip(*found, strict=True))) if found else UNKNOWN
 
