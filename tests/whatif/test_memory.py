@@ -255,7 +255,10 @@ def test_offloaded_shards_are_in_the_hosts_memory(units):
     assert (after.parameters, after.state, after.held) == (0, 0, units.buffers + units.others)
     assert {(each.gradients, each.optimizer) for each in after.moments} == {(0, 0)}
     assert [each.sharding for each in after.moments] == [90, 60, 0]
-    for settings, why in (({"fsdp.offload_policy": False}, "with offloading only"), ({"wrapper": "ddp"}, "not recorded")):
+    for settings, why in (
+        ({"fsdp.offload_policy": False}, "with offloading only"),
+        ({"wrapper": "ddp"}, "not recorded"),
+    ):
         with pytest.raises(Missing, match=why):
             changed(after, settings)
 
