@@ -72,7 +72,7 @@ def test_the_finding_has_the_figures(make_measured, make_facts):
     assert found.code == "machine-busy"
     assert found.text == (
         "other processes used 1.73 of 2 cores on host vm during recording and withheld up to 85 % of the CPU time this "
-        "job needed. Step times vary widely: interquartile range 8 to 14 ms"
+        "job needed. Step times vary widely: interquartile range 8.00 to 14.0 ms"
     )
 
 
@@ -80,9 +80,9 @@ def test_steps_that_change_many_fold_block_advice_where_no_load_was_measured(mak
     """A recording that took 2,440 ms a step at first and 48 ms in its last ones."""
     (found,) = findings(make_measured(), timed(make_facts, [2440.0] * 20, [48.0] * 5))
     assert (found.code, found.level) == ("steps-unsteady", "unjudgeable")
-    assert "2,440 ms untraced, then 48 ms traced" in found.text
+    assert "2,440 ms untraced, then 48.0 ms traced" in found.text
     (found,) = findings(make_measured(), timed(make_facts, [400.0] * 7 + [100.0] * 6 + [40.0] * 7, [45.0] * 5))
-    assert "400 ms at first, 40 ms at the end" in found.text
+    assert "400.0 ms at first, 40.0 ms at the end" in found.text
 
 
 def test_on_a_quiet_machine_it_is_the_script_that_changes(make_measured, make_facts):
@@ -171,8 +171,8 @@ def test_an_optimizer_that_no_hardware_needs_so_long_for(make_measured, make_fac
 
     assert trust(808).level == "unjudgeable"
     (text,) = [one.text for one in trust(808).findings if one.code == "optimizer-implausible"]
-    assert text.startswith("the optimizer took 808 ms per traced step to update 0.8 million parameters")
-    assert "less than 283 ms" in text
+    assert text.startswith("the optimizer took 808.0 ms per traced step to update 0.8 million parameters")
+    assert "less than 283.2 ms" in text
     assert trust(100).level == "sound"
     assert trust(808, OptimizerFacts("SOAP", parameter_tensors=52, parameters=800_000)).level == "sound"
     assert trust(808, device="cuda").level == "sound"  # its calls may wait for the GPU

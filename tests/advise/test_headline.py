@@ -18,7 +18,7 @@ def said(measured, trust=SOUND, advice=(), skipped=(), quiet=QUIET, recorded=Tru
 def test_a_healthy_run(make_measured):
     told = said(make_measured(exposed_share=0.03))
     assert told.verdict.startswith("No bottleneck found")
-    assert told.why == "The median step takes 10 ms (untraced): compute 97 %, exposed communication or waiting 3 %."
+    assert told.why == "The median step takes 10.0 ms (untraced): compute 97 %, exposed communication or waiting 3 %."
     assert told.next.startswith("Nothing to change")
 
 
@@ -73,24 +73,24 @@ def test_next_is_the_change_to_make_and_where(make_measured, make_advice):
     assert told.rule == make_advice().rule
     assert told.next == (
         "XX101: In train.py:12, use `DataLoader(dataset, ..., num_workers=2, persistent_workers=True)`. "
-        "Upper bound of the saving: 1 ms of each 10 ms step."
+        "Upper bound of the saving: 1.00 ms of each 10.0 ms step."
     )
     of_all = make_advice(changes=[change], saves=make_advice().saves.model_copy(update={"mean_step_ms": 9.0}))
-    assert said(make_measured(), advice=[of_all]).next.endswith("Upper bound of the saving: 1 ms of the mean step.")
+    assert said(make_measured(), advice=[of_all]).next.endswith("Upper bound of the saving: 1.00 ms of the mean step.")
     predicted = make_advice().saves.model_copy(update={"basis": "replayed", "low_ms": 0.5})
     told = said(make_measured(), advice=[make_advice(saves=predicted)])
-    assert told.next.endswith("It saves 0.5 to 1 ms of each step.")
+    assert told.next.endswith("It saves 0.50 to 1.00 ms of each step.")
     slow = predicted.model_copy(update={"high_ms": 1010.4})
     assert said(make_measured(), advice=[make_advice(saves=slow)]).next.endswith(
-        "It saves 0.5 to 1,010 ms of each step."
+        "It saves 0.50 to 1,010 ms of each step."
     )
 
 
 def test_next_promises_nothing_where_the_upper_bound_is_above_half_of_the_step(make_measured, make_advice):
     told = said(make_measured(), advice=[make_advice(low=0, high=0.501)])
-    assert told.next.endswith("`. Saving unknown, upper bound 5.01 ms of each 10 ms step.")
+    assert told.next.endswith("`. Saving unknown, upper bound 5.01 ms of each 10.0 ms step.")
     assert said(make_measured(), advice=[make_advice(low=0, high=0.5)]).next.endswith(
-        "Upper bound of the saving: 5 ms of each 10 ms step."
+        "Upper bound of the saving: 5.00 ms of each 10.0 ms step."
     )
 
 
@@ -300,8 +300,8 @@ def test_where_slow_steps_take_most_time_they_are_the_verdict(make_measured, mak
     one = make_advice()
     of_slow = one.model_copy(update={"saves": one.saves.model_copy(update={"mean_step_ms": 40.0})})
     told = said(slow, advice=[of_slow])
-    assert told.verdict == "Slow steps take 75 % of the time: the mean step takes 40 ms, the median step 10 ms."
-    assert told.why.startswith("The median step takes 10 ms, the mean 40 ms (untraced): compute 60 %")
+    assert told.verdict == "Slow steps take 75 % of the time: the mean step takes 40.0 ms, the median step 10.0 ms."
+    assert told.why.startswith("The median step takes 10.0 ms, the mean 40.0 ms (untraced): compute 60 %")
     assert told.why.endswith("These shares exclude slow steps.")
     assert told.rule == of_slow.rule
     assert said(slow, advice=[one, of_slow]).verdict == told.verdict
@@ -310,7 +310,7 @@ def test_where_slow_steps_take_most_time_they_are_the_verdict(make_measured, mak
     assert said(slow, advice=[one, collects]).verdict.startswith("Communication-bound")
     little = step.model_copy(update={"untraced_mean_ns": 12_000_000})
     assert said(measured.model_copy(update={"step": little}), advice=[of_slow]).why.startswith(
-        "The median step takes 10 ms ("
+        "The median step takes 10.0 ms ("
     )
 
 

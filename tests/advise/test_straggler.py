@@ -113,10 +113,10 @@ def said(measured, advice=(), busy_ms=None):
 
 def test_a_rank_that_sleeps_holds_the_others_up(make_late):
     told = said(make_late(6_000))
-    assert told.verdict == "Straggler: rank 1 is 6 ms late in the median traced step (60 % of a step)."
+    assert told.verdict == "Straggler: rank 1 is 6.00 ms late in the median traced step (60 % of a step)."
     # the mean of two ranks: 60 % of one is 30 %, for the waiting of rank 0 and for the idling of rank 1
     assert told.why == (
-        "The median step takes 10 ms (untraced): compute 40 %, waiting for ranks 30 %, idle 30 %. "
+        "The median step takes 10.0 ms (untraced): compute 40 %, waiting for ranks 30 %, idle 30 %. "
         "All of rank 1's lag: its device idles while the host runs Python, file I/O, sleeps, blocking calls or "
         "launches. The other ranks spend 60 % of their time waiting."
     )
@@ -147,12 +147,12 @@ def test_only_a_large_lag_that_lasts_and_costs_something_heads_a_report(make_lat
 
 def test_the_larger_of_straggler_and_loader_heads_and_the_other_stands_in_why(make_late):
     told = said(make_late(4_000, input_us=3_000))
-    assert told.verdict == "Straggler: rank 1 is 4 ms late in the median traced step (40 % of a step)."
+    assert told.verdict == "Straggler: rank 1 is 4.00 ms late in the median traced step (40 % of a step)."
     assert "the script waits for its data loader 30 % of the time" in told.why
     told = said(make_late(3_000, input_us=4_000))
     assert told.verdict == "Input-bound: 40 % of each step waits for the data loader."
     assert (
-        "Also, rank 1 is a straggler, 3 ms late in the median traced step (30 % of a step). All of rank 1's lag: "
+        "Also, rank 1 is a straggler, 3.00 ms late in the median traced step (30 % of a step). All of rank 1's lag: "
         in told.why
     )
 
@@ -161,7 +161,7 @@ def test_what_the_late_rank_idles_is_not_held_against_it(make_late):
     """Both wait 20 % for the loader, rank 1 30 % more: in the mean 35 %, of which its lag explains 15."""
     told = said(make_late(3_000, spends="input_idle_ns", cause="input", input_us=2_000))
     assert "waiting for ranks 15 %, waiting for input 35 %" in told.why
-    assert told.verdict.startswith("Straggler: rank 1 is 3 ms late")
+    assert told.verdict.startswith("Straggler: rank 1 is 3.00 ms late")
 
 
 def test_a_rank_whose_arrivals_are_unknown_hides_no_straggler(make_late):
@@ -177,7 +177,7 @@ def test_ranks_without_steps_wait_for_nobody(make_late):
     alone = measured.model_copy(update={"ranks": [waiting.model_copy(update={"devices": [empty]}), late]})
     assert straggler(alone).others_wait_share == 0
     assert straggler(measured).others_wait_share == pytest.approx(0.3)
-    assert said(alone).verdict.startswith("Straggler: rank 1 is 3 ms late")
+    assert said(alone).verdict.startswith("Straggler: rank 1 is 3.00 ms late")
 
 
 def test_next_is_the_first_advice_and_says_what_to_do_about_the_rank(make_late, make_advice):
@@ -191,24 +191,24 @@ def test_next_is_the_first_advice_and_says_what_to_do_about_the_rank(make_late, 
     assert " For rank 1: Open the trace of rank 1" in said(by_input, [buckets]).next
     assert said(by_input, [loader, buckets]).next == (
         "XX101: Use `DataLoader(dataset, ..., num_workers=2, persistent_workers=True)`. "
-        "Upper bound of the saving: 1 ms of each 10 ms step."
+        "Upper bound of the saving: 1.00 ms of each 10.0 ms step."
     )
 
 
 def test_advice_on_the_late_rank_says_what_to_look_at(make_late, make_advice):
-    late = make_advice("XX103", title="Rank 1 comes 5 ms late", changes=[])
+    late = make_advice("XX103", title="Rank 1 comes 5.00 ms late", changes=[])
     told = said(make_late(5_000), [late])
     assert (told.rule, told.next[:39]) == ("XX103", "XX103: Open the trace of rank 1 in http")
-    other = make_advice("XX104", title="Rank 0 comes 5 ms late", changes=[])
+    other = make_advice("XX104", title="Rank 0 comes 5.00 ms late", changes=[])
     assert "For rank 1: Open the trace of rank 1" in said(make_late(5_000), [other]).next
 
 
 def test_a_doubtful_finding_on_the_late_rank_heads_nothing(make_late, make_advice):
     """Low impact and low confidence: the figures stay in Why."""
-    doubtful = make_advice("XX103", title="Rank 1 comes 5 ms late", changes=[], impact="low", confidence="low")
+    doubtful = make_advice("XX103", title="Rank 1 comes 5.00 ms late", changes=[], impact="low", confidence="low")
     told = said(make_late(5_000), [doubtful])
     assert "rank 1" not in f"{told.verdict} {told.next}".lower()
-    assert "Also, rank 1 is a straggler, 5 ms late" in told.why
+    assert "Also, rank 1 is a straggler, 5.00 ms late" in told.why
     assert told.rule == ""
     other = make_advice("XX102", changes=[Change(knob="ddp.bucket_cap_mb", now=1, then=25)])
     assert said(make_late(5_000), [doubtful, other]).next.startswith("XX102: Use")
@@ -232,7 +232,7 @@ def test_what_saves_more_than_the_late_rank_costs_takes_the_head(make_late, make
     told = said(run, [larger])
     assert not told.verdict.startswith("Straggler: rank 1")
     assert told.next.startswith("XX102: ")
-    assert "Also, rank 1 is a straggler, 5 ms late" in told.why
+    assert "Also, rank 1 is a straggler, 5.00 ms late" in told.why
     for other in (
         make_advice("XX102", low=0.1, high=0.1, changes=change),
         make_advice("XX102", low=0.3, high=0.3, changes=change, confidence="low"),
@@ -269,9 +269,9 @@ def test_what_differs_is_named_with_times_and_its_share_and_the_rest_is_unexplai
     told = said(make_late(5_000, gain=0.4, found=found))
     assert told.why.endswith(
         " 100 % of rank 1's lag: its device waits for the host. "
-        "`# arch` takes 5.3 ms on rank 1, 1.2 ms on the others: no operator runs for 4.01 ms before `aten::empty` "
-        "(0 ms on the others); this explains 3 ms (60 %) of its lag. Kernels, mainly `gemm`, take 2 ms on rank "
-        "1, 1 ms on the others; this explains 1.25 ms (25 %) of its lag. What causes the other 0.65 ms was not "
+        "`# arch` takes 5.30 ms on rank 1, 1.20 ms on the others: no operator runs for 4.01 ms before `aten::empty` "
+        "(0 ms on the others); this explains 3.00 ms (60 %) of its lag. Kernels, mainly `gemm`, take 2.00 ms on rank "
+        "1, 1.00 ms on the others; this explains 1.25 ms (25 %) of its lag. What causes the other 0.65 ms was not "
         "recorded. "
         "The other ranks spend 50 % of their time waiting; replayed without its delays, a step is 40 % shorter."
     )
@@ -321,7 +321,7 @@ def test_what_nothing_explains(make_late, cause, covers):
 def test_a_function_is_named_with_its_line(make_late):
     found = [difference("function", "hook", 5, 0, 1.0, at="train.py:15", within="## backward ##")]
     told = said(make_late(5_000, gain=0.0, found=found))
-    assert "`hook` (train.py:15) in `## backward ##` takes 5 ms on rank 1 and does not run on the others" in told.why
+    assert "`hook` (train.py:15) in `## backward ##` takes 5.00 ms on rank 1 and does not run on the others" in told.why
     assert "unexplained" not in told.why
     assert told.why.endswith("replayed without its delays, a step is no shorter.")
 
@@ -352,7 +352,7 @@ def test_of_many_ranks_next_is_to_look_at_a_late_one_whose_finding_is_doubtful(m
     found = OutlierFigures(**of_many, late=[place], ranks=[lag])
     missing = {name: why for name, why in late.missing.items() if name != "outliers"}
     many = late.model_copy(update={"outliers": found, "missing": missing})
-    doubtful = make_advice(title="Rank 1 arrives 4 ms late", impact="low", confidence="low", changes=[])
+    doubtful = make_advice(title="Rank 1 arrives 4.00 ms late", impact="low", confidence="low", changes=[])
     other = make_advice("XX102", impact="low", confidence="low")
     look = "XX101 (low confidence): Find out why rank 1 on node7 is late: unexplained idle time."
     for advice in ([doubtful], [doubtful, other]):

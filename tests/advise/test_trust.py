@@ -23,7 +23,7 @@ def test_a_good_recording_is_sound_and_shows_what_the_profiler_cost(make_measure
     assert trust.level == "sound"
     assert codes(trust) == ["profiler-cost"]
     assert "took 1.20x as long as untraced ones" in text_of(trust, "profiler-cost")
-    assert "(12 ms, 10 ms)" in text_of(trust, "profiler-cost")
+    assert "(12.0 ms, 10.0 ms)" in text_of(trust, "profiler-cost")
 
 
 @pytest.mark.parametrize(("steps", "code"), [(0, "steps-missing"), (1, "steps-few"), (2, "steps-few")])
@@ -342,7 +342,7 @@ def test_traced_steps_that_were_quicker_say_that_the_machine_changed(make_measur
     times = step(hand_made, untraced_median_ns=10_000_000, light_median_ns=8_000_000)
     told = text_of(judge(make_measured(step=times), []), "profiler-cheap")
     assert told.startswith(
-        "profiler overhead is within the noise: traced steps were faster than untraced ones (8 ms, 10 ms)"
+        "profiler overhead is within the noise: traced steps were faster than untraced ones (8.00 ms, 10.0 ms)"
     )
 
 
@@ -382,8 +382,8 @@ def test_steps_that_are_set_aside_are_counted(make_measured):
     steps = StepsFigures(basis="optimizer", similarity=1.0, by_rank={0: 8, 1: 7}, set_aside=long)
     told = text_of(judge(make_measured().model_copy(update={"steps": steps}), []), "steps-set-aside")
     assert (
-        told
-        == "2 of 10 traced steps are excluded from all figures: steps 4 and 7; step 7 took 9 ms (7.0 times the median)"
+        told == "2 of 10 traced steps are excluded from all figures: steps 4 and 7; step 7 took 9.00 ms "
+        "(7.0 times the median)"
     )
     start = SetAsideStep(
         number=31, length_ns=995_000_000, of_usual=57.1, warm_up=False, loader_wait_ns=739_000_000, idle_ns=980_000_000
@@ -393,8 +393,8 @@ def test_steps_that_are_set_aside_are_counted(make_measured):
         "steps-set-aside",
     )
     assert told == (
-        "1 of 9 traced steps is excluded from all figures: step 31 took 995 ms (57.1 times the median), 739 ms of it "
-        "waiting for the data loader"
+        "1 of 9 traced steps is excluded from all figures: step 31 took 995.0 ms (57.1 times the median), 739.0 ms of "
+        "it waiting for the data loader"
     )
 
 
@@ -406,7 +406,9 @@ def test_traced_steps_that_are_noisy_count_too(make_measured, hand_made):
     """Beside those without the profiler, and alone where none were timed without it."""
     calm = make_measured()
     noisy = of_steps(calm, light_q1_ns=10_000_000, light_median_ns=12_000_000, light_q3_ns=13_800_000)
-    said = "traced steps are noisy (interquartile range 10-13.8 ms, 32 % of the median): shares of a step are uncertain"
+    said = (
+        "traced steps are noisy (interquartile range 10.0-13.8 ms, 32 % of the median): shares of a step are uncertain"
+    )
     assert text_of(judge(noisy, []), "steps-noisy") == said
     foreign = hand_made.figures(
         StepTime, basis="traced", time_ns=12, light_q1_ns=10_000_000, light_median_ns=12_000_000, light_q3_ns=13_800_000
@@ -429,7 +431,7 @@ def test_steps_of_two_lengths_are_no_noise_around_their_mean(make_measured):
         ranks = [rank.model_copy(update={"devices": [device]}), *noisy.ranks[1:]]
         return text_of(judge(noisy.model_copy(update={"ranks": ranks}), []), "steps-noisy")
 
-    said = "traced steps range from 100 to 300 ms: shares describe the mean, not any one step"
+    said = "traced steps range from 100.0 to 300.0 ms: shares describe the mean, not any one step"
     assert of_lengths(100, 300, 100, 300) == said
     assert of_lengths(100, 299, 100, 299).startswith("traced steps are noisy")
 

@@ -45,7 +45,7 @@ def findings(folder, *ranks):
 
 
 @pytest.mark.parametrize("at_us", [2000, 2040, 4040])  # between two steps, within one, within the last
-@pytest.mark.parametrize(("by_us", "said"), [(500_000, "500 ms"), (3_000, "3 ms")])
+@pytest.mark.parametrize(("by_us", "said"), [(500_000, "500.0 ms"), (3_000, "3.00 ms")])
 @pytest.mark.parametrize("events", [rank, operators])
 def test_a_clock_that_is_set_back(tmp_path, at_us, by_us, said, events):
     good = events()
@@ -68,7 +68,7 @@ def test_on_both_ranks_it_is_named_once(tmp_path):
 def test_steps_that_overlap(tmp_path):
     events = [{**one, "dur": 1300} if one["name"].startswith("ProfilerStep") else one for one in rank()]
     _, wrong = findings(tmp_path, events)
-    assert wrong["steps-overlap"].text == "rank 0: the marked steps overlap by up to 0.3 ms, so no step can be timed"
+    assert wrong["steps-overlap"].text == "rank 0: the marked steps overlap by up to 0.30 ms, so no step can be timed"
 
 
 def test_steps_that_all_start_at_one_time(tmp_path):

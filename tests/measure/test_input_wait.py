@@ -52,6 +52,6 @@ def test_a_wait_in_a_step_that_is_excluded_does_not_count(tmp_path: Path) -> Non
     figures = measure_events(tmp_path, synchronous([8, 8, 8, 8, 500, 8, 8, 8]))
     (aside,) = figures.steps.set_aside
     assert (aside.number, aside.length_ns, aside.loader_wait_ns) == (3, 552 * US, 500 * US)
-    assert aside.spent == "0.5 ms of it waiting for the data loader"
+    assert aside.spent == "0.50 ms of it waiting for the data loader"
     assert figures.input.wait_share == figures.share("input_idle_ns") == pytest.approx(8 / 60)
     assert figures.input.wait_ns == 8 * US

@@ -132,7 +132,7 @@ def test_a_public_run_that_the_profiler_made_launch_bound(findings: Path) -> Non
     (why,) = [one.reason for one in report.skipped if one.rule == "DP601"]
     assert why == (
         "the profiler slows kernel launches: step 10 started with 316 launches queued and took 31.9 ms without "
-        "waiting for a launch; the other steps took 76.8 to 83 ms"
+        "waiting for a launch; the other steps took 76.8 to 83.0 ms"
     )
     assert any(one.text.endswith("expect about 31.9 ms") for one in report.trust.findings)
 

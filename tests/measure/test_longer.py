@@ -43,7 +43,7 @@ def test_a_gap_in_a_range_is_named_by_the_range_and_what_comes_after(tmp_path):
     assert (found.detail, found.detail_rank_ns, found.detail_others_ns) == ("before aten::relu", 340 * US, 40 * US)
     assert found.share == pytest.approx(1)
     assert found.words(1) == (
-        "`# sparse arch` takes 0.349 ms on rank 1, 0.049 ms on the others: no operator runs for 0.34 ms before "
+        "`# sparse arch` takes 0.35 ms on rank 1, 0.049 ms on the others: no operator runs for 0.34 ms before "
         "`aten::relu` (0.04 ms on the others)"
     )
 

@@ -165,7 +165,7 @@ def test_a_stall_on_one_rank_is_excluded_in_the_window_that_holds_it(tmp_path):
     said = {one.code: one.text for one in judge(measured, []).findings}["steps-set-aside"]
     assert said == (
         "2 of 8 traced steps are excluded from all figures: steps 3 and 4; step 3 took 0.38 ms on rank 2 (4.8 times "
-        "the median), 0.308 ms of it waiting for the data loader; with them, the mean traced step takes 0.117 ms "
+        "the median), 0.31 ms of it waiting for the data loader; with them, the mean traced step takes 0.12 ms "
         "instead of 0.08 ms"
     )
 

@@ -129,7 +129,7 @@ def test_work_queued_before_the_first_step_is_counted(tmp_path: Path, recorded: 
     assert figures.step.time_ns == round(448 * US / 3)  # without the 148 it is 100, what a step takes
     found = {one.code: one.text for one in judge(figures, []).findings}
     assert found["work-queued-before"] == (
-        "the first traced step starts with 0.148 ms of work that was queued before it, which lengthens the mean step "
+        "the first traced step starts with 0.15 ms of work that was queued before it, which lengthens the mean step "
         "by up to 0.0493 ms: record more steps"
     )
 
@@ -145,7 +145,7 @@ def test_a_last_step_that_drains_the_queue_is_set_aside_with_its_reason(tmp_path
     figures = measure_events(tmp_path, lagging(5, 300, recorded=True))
     (aside,) = figures.steps.set_aside
     assert (aside.number, aside.host_ns) == (4, 100 * US)
-    assert aside.spent == f"{(aside.length_ns - 100 * US) / 1e6:.3g} ms more than on the host: the launch queue drains"
+    assert aside.spent == f"{(aside.length_ns - 100 * US) / 1e6:.2f} ms more than on the host: the launch queue drains"
     assert figures.steps.queued_before_ns == 0  # no window that counts holds the end of the queue
 
 

@@ -50,7 +50,8 @@ def test_the_rank_that_is_late_and_why(ask, make_measured):
     run = make_measured(straggler=late(), lags_ms=lags(3, 3, 3, 3, 3), causes={1: ("host", 0.95)})
     (advice,) = ask("DP701", run)
     assert advice.title == (
-        "Rank 1 arrives 3 ms late in the median traced step and holds up the others: its device idles while the host "
+        "Rank 1 arrives 3.00 ms late in the median traced step and holds up the others: its device idles "
+        "while the host "
         "runs Python, file I/O, sleeps, blocking calls or launches"
     )
     assert (advice.impact, advice.confidence, advice.saves.basis) == ("medium", "medium", "bound")
@@ -243,7 +244,7 @@ def test_the_difference_is_named_with_its_line(ask, make_measured):
     run = make_measured(straggler=late(gain=0.25, differences=[difference()]), lags_ms=lags(3, 3, 3, 3, 3))
     (advice,) = ask("DP701", run)
     assert advice.title.endswith(
-        "holds up the others: `hook` (train.py:15) takes 2.7 ms on rank 1 and does not run on the others"
+        "holds up the others: `hook` (train.py:15) takes 2.70 ms on rank 1 and does not run on the others"
     )
     assert (advice.impact, advice.confidence) == ("high", "medium")
     assert advice.saves.high_share == pytest.approx(0.25)
@@ -395,7 +396,8 @@ def test_a_rank_whose_batches_hold_more_is_named_with_its_loader(ask, make_measu
     run = make_measured(straggler=more_work(), lags_ms=lags(3, 3, 3, 3, 3))
     (advice,) = ask("DP701", run, dealt(make_facts, samples))
     assert advice.title == (
-        f"Rank 1 arrives 3 ms late: its batches hold {hold} (1.8 times the work of the other ranks, by tensor shapes). "
+        f"Rank 1 arrives 3.00 ms late: its batches hold {hold} (1.8 times the work of the other ranks, by "
+        f"tensor shapes). "
         f"Give all ranks {remedy} (`ByLength`, train.py:20)"
     )
     assert {one.label: one.value for one in advice.evidence}["work of the rank"] == 1.8

@@ -241,7 +241,7 @@ def test_a_slow_step_has_the_line_in_the_method_and_of_the_setting(ask, make_mea
     )
     window.sampled = [usual, slow]
     (advice,) = ask("DP703", make_measured(world=1), [make_facts(windows=[window])])
-    assert advice.title.startswith("`Saver.save` (train.py:12) adds 90 ms to one step in 5")
+    assert advice.title.startswith("`Saver.save` (train.py:12) adds 90.0 ms to one step in 5")
     window.sampled = [usual, replace(slow, path=[slow.path[0], "Saver.save (train.py:58)"])]
     (advice,) = ask("DP703", make_measured(world=1), [make_facts(windows=[window])])
     assert advice.why.endswith(" Most of it is at train.py:58.")

@@ -36,7 +36,7 @@ def test_what_a_worker_takes_to_hand_over_a_batch_is_not_saved(
     measured, facts = make_measured(wait_share=0.45), [make_facts(loaders=[loader()])]
     (advice,) = ask("DP501", measured, facts, {"handover_ms": handover_ms})
     assert (bool(advice.changes), advice.impact) == (proposes, impact)
-    assert ("4.5 ms per batch, too little for workers to help" in advice.title) != proposes
+    assert ("4.50 ms per batch, too little for workers to help" in advice.title) != proposes
 
 
 @pytest.mark.parametrize("batch_ms", [4.95, 5.0, 5.05])
@@ -161,7 +161,7 @@ def test_two_batches_a_step_are_two_waits(ask, make_measured, make_facts):
     window = Window("untraced", 6, durations_ns=[1] * 3, loader_batches=[2, 2, 90])
     facts = [make_facts(loaders=[loader()], windows=[window])]
     (advice,) = ask("DP501", make_measured(wait_share=0.9), facts, {"handover_ms": 5.0})
-    assert "4.5 ms per batch" in advice.title
+    assert "4.50 ms per batch" in advice.title
 
 
 def test_a_model_on_the_cpu_leaves_its_own_cores_to_itself(ask, make_measured, make_facts):
@@ -469,7 +469,7 @@ def test_a_worker_that_sends_longer_than_it_prepares_is_not_proposed(ask, make_m
     (advice,) = sent(ask, make_measured, make_facts, 6)
     assert advice.title == (
         "Make `collate` (data.py:3) cheaper: a step waits 40 % of its time for the data loader, 90 % of that in this "
-        "function, and sending a batch of 6 MiB from a worker costs about 7.5 ms, preparing it 4 ms"
+        "function, and sending a batch of 6 MiB from a worker costs about 7.50 ms, preparing it 4.00 ms"
     )
     assert (advice.impact, advice.changes) == ("low", [])
     assert "copy each batch into shared memory" in advice.why

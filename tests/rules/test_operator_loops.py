@@ -209,7 +209,7 @@ def test_a_loop_that_computes_is_not_made_quicker_by_one_call(ask, make_measured
     (advice,) = ask("DP610", computing(make_measured, share=0.4), [make_facts(windows=sampled(25))])
     assert advice.title == (
         "`nt_xent` (loss.py:25) calls aten::cosine_similarity 96 times in a Python loop, 40 % of the step, mostly "
-        "compute (at least 9.3 ms in a traced step): compute results that recur once"
+        "compute (at least 9.30 ms in a traced step): compute results that recur once"
     )
     assert "one call for the whole batch computes the same" in advice.why
     assert (advice.impact, advice.confidence, advice.saves.low_share) == ("medium", "low", 0)

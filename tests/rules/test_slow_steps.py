@@ -18,7 +18,7 @@ def test_one_step_in_five(ask, make_measured, make_facts):
     assert (advice.saves.mean_step_ms, advice.saves.high_ms) == (pytest.approx(18), pytest.approx(8))
     assert (advice.impact, advice.confidence, advice.saves.basis) == ("high", "high", "bound")
     assert [one.value for one in advice.evidence] == [3, 5, 50.0, 10.0, 18.0]
-    assert advice.why.startswith("The mean step takes 18 ms, the median step 10 ms.")
+    assert advice.why.startswith("The mean step takes 18.0 ms, the median step 10.0 ms.")
 
 
 @pytest.mark.parametrize(
@@ -112,8 +112,8 @@ def test_two_periods_over_one_another_are_named_with_their_lines(ask, make_measu
     waits = [((("fit (train.py:44)",), {"phase": "backward"}), {**every(4, 3, 100), **every(5, 4, 200)})]
     ranks = [run_of(make_facts, slow), run_of(make_facts, waits, rank=1)]
     evaluation, checkpoint = ask("DP703", make_measured(world=2), ranks)
-    assert evaluation.title == "`evaluate` (train.py:51) adds 200 ms to one step in 5 on rank 0: 54 % of the time"
-    assert checkpoint.title == "`torch.save` (train.py:54) adds 100 ms to one step in 4 on rank 0: 32 % of the time"
+    assert evaluation.title == "`evaluate` (train.py:51) adds 200.0 ms to one step in 5 on rank 0: 54 % of the time"
+    assert checkpoint.title == "`torch.save` (train.py:54) adds 100.0 ms to one step in 4 on rank 0: 32 % of the time"
     # Evaluations take 200 ms each, and a checkpoint comes in one of their steps: 1,000 of 1,850 ms, timed 1,100.
     assert evaluation.saves.basis == "timed"
     assert evaluation.saves.low_share == pytest.approx(0.8 * 1000 / 1850)
@@ -123,7 +123,7 @@ def test_two_periods_over_one_another_are_named_with_their_lines(ask, make_measu
     assert checkpoint.saves.low_share == pytest.approx(0.8 * 625 / 1875)
     assert checkpoint.saves.high_share == pytest.approx(1.1 * 0.4324 * 1.04167 / (1 + 0.4324 * 0.04167), abs=1e-4)
     assert "async_save" in checkpoint.remedy
-    why = "The mean step takes 74 ms, the median step 10 ms. All ranks wait for it. Most of it is at train.py:20."
+    why = "The mean step takes 74.0 ms, the median step 10.0 ms. All ranks wait for it. Most of it is at train.py:20."
     assert evaluation.why == why
     assert len({evaluation.fingerprint, checkpoint.fingerprint}) == 2
 
@@ -139,7 +139,9 @@ def test_evaluation_by_a_library_is_named_by_its_function(ask, make_measured, ma
         place(spent=every(5, 4, 90), **evaluates),
     ]
     (advice,) = ask("DP703", make_measured(world=1), [make_facts(windows=[window])])
-    assert advice.title == "`transformers.Trainer.evaluate` (train.py:9) adds 90 ms to one step in 5: 64 % of the time"
+    assert (
+        advice.title == "`transformers.Trainer.evaluate` (train.py:9) adds 90.0 ms to one step in 5: 64 % of the time"
+    )
     assert advice.remedy == "Evaluate less often, on fewer samples, or in another job."
     (advice,) = ask("DP703", make_measured(world=1), [make_facts(windows=[window], keeps_logits="train.py:7")])
     assert "The Trainer (train.py:7) keeps all logits of the evaluation for `compute_metrics`: pass" in advice.remedy
@@ -161,14 +163,14 @@ def of_lightning(make_facts, *saved):
 
 def test_what_a_library_does_around_saving_is_part_of_it(ask, make_measured, make_facts):
     (advice,) = ask("DP703", make_measured(world=1), of_lightning(make_facts, 4, 9, 14, 19, 24))
-    assert advice.title == "`torch.save` (train.py:9) adds 60 ms to one step in 5: 55 % of the time"
+    assert advice.title == "`torch.save` (train.py:9) adds 60.0 ms to one step in 5: 55 % of the time"
     assert "How often is set at train.py:6." in advice.remedy
     assert advice.saves.basis == "timed"
 
 
 def test_what_a_library_does_for_no_known_purpose_is_not_called_saving(ask, make_measured, make_facts):
     (advice,) = ask("DP703", make_measured(world=1), of_lightning(make_facts))
-    assert advice.title == "`lightning.Trainer.fit` (train.py:9) adds 60 ms to one step in 5: 55 % of the time"
+    assert advice.title == "`lightning.Trainer.fit` (train.py:9) adds 60.0 ms to one step in 5: 55 % of the time"
     assert advice.remedy == ""
     apart = ask("DP703", make_measured(world=1), of_lightning(make_facts, 4))  # it saves in one of the five
     assert [(one.title.split()[0], one.evidence[0].value) for one in apart] == [
@@ -180,7 +182,7 @@ def test_what_a_library_does_for_no_known_purpose_is_not_called_saving(ask, make
 def test_collecting_experience_is_part_of_the_method(ask, make_measured, make_facts):
     slow = [((("fit (train.py:51)", "rollout (train.py:20)"), {}), every(5, 4, 40))]
     (advice,) = ask("DP703", make_measured(world=1), [run_of(make_facts, slow)])
-    assert advice.title.startswith("`rollout` (train.py:51) collects experience and adds 40 ms to one step in 5:")
+    assert advice.title.startswith("`rollout` (train.py:51) collects experience and adds 40.0 ms to one step in 5:")
     assert (advice.impact, advice.confidence) == ("low", "low")
 
 
@@ -193,17 +195,17 @@ def test_experience_is_known_by_what_collects_it(ask, make_measured, make_facts)
         return ask("DP703", make_measured(world=1), [run_of(make_facts, slow)])
 
     (advice,) = of("torch.Categorical.sample", "River.step (water.py:7)")
-    assert advice.title.startswith("`gather` (train.py:51) collects experience and adds 40 ms to one step in 5:")
+    assert advice.title.startswith("`gather` (train.py:51) collects experience and adds 40.0 ms to one step in 5:")
     assert (advice.impact, advice.confidence) == ("low", "low")
     (advice,) = of("torch.randn_like", "Schedule.step (noise.py:7)")  # previews of a diffusion model
-    assert advice.title.startswith("`gather` (train.py:51) adds 40 ms to one step in 5:")
+    assert advice.title.startswith("`gather` (train.py:51) adds 40.0 ms to one step in 5:")
     assert (advice.impact, advice.confidence) == ("high", "high")
 
 
 def test_two_that_are_slow_are_called_some_steps(ask, make_measured, make_facts):
     """Two in 25 do not show a period; that a function of the script runs in them is seen all the same."""
     (advice,) = ask("DP703", make_measured(world=1), [run_of(make_facts, [(EVALUATION, {6: 200, 17: 200})])])
-    assert advice.title == "`evaluate` (train.py:51) adds 200 ms to some steps: 62 % of the time"
+    assert advice.title == "`evaluate` (train.py:51) adds 200.0 ms to some steps: 62 % of the time"
     assert (advice.confidence, advice.evidence[0].value) == ("medium", 2)
 
 
@@ -212,7 +214,7 @@ def test_what_is_seen_once_may_come_that_often_and_no_more(ask, make_measured, m
     """The window starts with step 3: 19 steps from the seventh to the end, or 22 before the twenty-first."""
     (advice,) = ask("DP703", make_measured(world=1), [run_of(make_facts, [(EVALUATION, {at: 200})])])
     up_to = f"up to {100 * share:.0f} % of the time"
-    assert advice.title == f"`evaluate` (train.py:51) adds 200 ms to one of 25 timed steps: {up_to}"
+    assert advice.title == f"`evaluate` (train.py:51) adds 200.0 ms to one of 25 timed steps: {up_to}"
     assert (advice.saves.basis, advice.saves.high_share) == ("bound", pytest.approx(share))
     assert advice.confidence == "medium"
 
@@ -266,7 +268,7 @@ def test_where_training_is_too_short_to_be_seen_the_loop_is_what_all_places_shar
         place("fit (train.py:25)", "evaluate (train.py:8)", spent=every(3, 2, 200, 15)),
     ]
     (advice,) = ask("DP703", make_measured(world=1), [make_facts(windows=[window])])
-    assert advice.title.startswith("`evaluate` (train.py:25) adds 200 ms to one step in 3:")
+    assert advice.title.startswith("`evaluate` (train.py:25) adds 200.0 ms to one step in 3:")
 
 
 @pytest.mark.parametrize(("through", "kind"), [("_releaseLock", "logging"), ("Event.wait", ""), ("Thread.join", "")])
@@ -274,7 +276,7 @@ def test_a_lock_or_a_wait_is_no_cause(ask, make_measured, make_facts, through, k
     """Five steps wait 40 ms in a function of the script's line: the line is named, not the lock, and no logging."""
     waits = (("fit (train.py:60)",), {"through": through, "kind": kind}), every(5, 4, 40)
     (advice,) = ask("DP703", make_measured(world=1), [run_of(make_facts, [waits])])
-    assert advice.title == "train.py:60 adds 40 ms to one step in 5: 44 % of the time"
+    assert advice.title == "train.py:60 adds 40.0 ms to one step in 5: 44 % of the time"
     assert advice.remedy == ""
 
 
@@ -300,4 +302,4 @@ def test_a_model_that_is_trained_in_one_step_of_three_is_part_of_the_method(ask,
     backward = (("fit (train.py:96)",), {"phase": "backward", "through": "torch.Tensor.backward"}), every(3, 2, 30)
     assert ask("DP703", make_measured(world=1), [run_of(make_facts, [forward, backward])]) == []
     (advice,) = ask("DP703", make_measured(world=1), [run_of(make_facts, [forward])])
-    assert advice.title.startswith("`Generator.forward` (train.py:94) adds 20 ms to one step in 3")
+    assert advice.title.startswith("`Generator.forward` (train.py:94) adds 20.0 ms to one step in 3")

@@ -49,7 +49,7 @@ def test_function_line_share_and_rank():
     (advice,) = ask(found(site()))
     assert advice.title == "`save_checkpoint` (train.py:88) takes 43 % of the step on rank 0"
     assert advice.why == (
-        "Training waits for it 4.3 ms in each step, most of it in `save`. No other rule explains this time."
+        "Training waits for it 4.30 ms in each step, most of it in `save`. No other rule explains this time."
     )
     assert (advice.impact, advice.confidence, advice.saves.high_share) == ("medium", "medium", pytest.approx(0.43))
 
@@ -89,7 +89,7 @@ def test_what_a_library_calls_in_its_own_loop_is_named_from_a_tenth_of_the_step(
     (advice,) = ask(found(site(0.12, library="transformers", **known)))
     assert advice.title == "`floating_point_ops` of transformers in `main` (train.py:61) takes 12 % of the step"
     assert advice.why == (
-        "Training waits for it 1.2 ms in each step. transformers calls it in its own training loop, not the script: "
+        "Training waits for it 1.20 ms in each step. transformers calls it in its own training loop, not the script: "
         "look for a setting of transformers that turns it off or runs it less often."
     )
 

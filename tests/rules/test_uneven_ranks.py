@@ -17,7 +17,7 @@ def test_ranks_that_take_turns(ask, make_measured, hand_made):
     run = make_measured(account=waiting(hand_made, 0.2), lags_ms=[[4, 0, 4, 0, 4], [0, 4, 0, 4, 0]])
     (advice,) = ask("DP702", run)
     assert advice.title == (
-        "Ranks take turns being late, by 4 ms in the median step (rank 0 in 3, rank 1 in 2 of 5 steps): the others "
+        "Ranks take turns being late, by 4.00 ms in the median step (rank 0 in 3, rank 1 in 2 of 5 steps): the others "
         "wait for 40 % of a step"
     )
     assert (advice.impact, advice.saves.basis) == ("medium", "bound")
@@ -52,7 +52,9 @@ def test_other_processes_may_be_what_makes_them_late(
     if count:
         assert len(ask("DP702", run, facts)) == count
     else:
-        with pytest.raises(Missing, match=r"wait up to [34] ms per step for a core, and ranks are only 4 ms late"):
+        with pytest.raises(
+            Missing, match=r"wait up to [34]\.\d+ ms per step for a core, and ranks are only 4.00 ms late"
+        ):
             ask("DP702", run, facts)
 
 

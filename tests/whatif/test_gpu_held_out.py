@@ -41,7 +41,7 @@ def test_a_step_in_which_the_allocator_frees_memory_is_compared_with_none(tmp_pa
     assert found.share == pytest.approx(2 / 139)
     assert dict(found.freeing_ns) == {1: 370 * US}
     assert found.usual_ns == 139 * US
-    assert "step 1 (0.37 ms; other steps 0.139 ms)" in found.sentence
+    assert "step 1 (0.37 ms; other steps 0.14 ms)" in found.sentence
     slow = replace(found, freeing_ns={5: 1_171_700_000.0}, usual_ns=1_055_000_000.0)
     assert "step 5 (1,172 ms; other steps 1,055 ms)" in slow.sentence
     model = RunModel.of(run, measure(run))

@@ -26,7 +26,7 @@ import numpy as np
 
 from dptune.advise.limits import milliseconds, percent
 from dptune.finding import Finding
-from dptune.measured import LoadFigures, Measured, digits
+from dptune.measured import LoadFigures, Measured, digits, in_ms
 from dptune.runfile.facts import Facts
 from dptune.runfile.window import Window
 
@@ -85,7 +85,7 @@ def unsteady(measured: Measured, facts: Sequence[Facts]) -> str:
     if low is None or middle is None or high is None:
         return ""
     if step.untraced_period == 1 and high - low > SCATTERED * middle:
-        return f"step times vary widely: interquartile range {digits(low / 1e6)} to {milliseconds(high)}"
+        return f"step times vary widely: interquartile range {in_ms(low)} to {milliseconds(high)}"
     light = step.known("light_median_ns")
     if light is not None and light * _APART < middle:
         return f"traced steps were faster ({milliseconds(light)}) than untraced ones ({milliseconds(middle)})"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from dptune.measured import Measured, digits
+from dptune.measured import Measured, in_ms
 
 BOUND_SHARE = 0.15  # a step that pays this for one thing is bound by it: an error's impact
 MOSTLY = 0.5  # of a step, from which on it mostly computes
@@ -169,7 +169,7 @@ def percent(share: float) -> str:
 
 def milliseconds(duration_ns: float) -> str:
     """A duration in ms, three digits or all that stand before the point."""
-    return f"{digits(duration_ns / 1e6)} ms"
+    return f"{in_ms(duration_ns)} ms"
 
 
 def _unsplit(measured: Measured) -> bool:

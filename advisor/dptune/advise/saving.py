@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dptune.advice import Advice, Saving
 from dptune.advise.limits import milliseconds, percent
-from dptune.measured import digits
+from dptune.measured import in_ms
 
 
 def expected_saving(advice: Advice, step_ns: int | None) -> str:
@@ -20,13 +20,14 @@ def expected_saving(advice: Advice, step_ns: int | None) -> str:
     if saves.basis == "bound":
         return f"Upper bound of the saving: {_most(saves, step_ns)}."
     part = "each step" if saves.mean_step_ms is None else "the mean step"
-    return f"It saves {digits(saves.low_ms)} to {digits(saves.high_ms)} ms of {part}."
+    return f"It saves {in_ms(saves.low_ms * 1e6)} to {in_ms(saves.high_ms * 1e6)} ms of {part}."
 
 
 def _most(saves: Saving, step_ns: int | None) -> str:
     """`38.4 ms of each 220 ms step`, or the share of the time per sample where steps get longer."""
     if saves.samples_times != 1:
         return f"{percent(saves.high_share)} of the time per sample"
+    most = milliseconds(saves.high_ms * 1e6)
     if saves.mean_step_ms is not None:
-        return f"{digits(saves.high_ms)} ms of the mean step"
-    return f"{digits(saves.high_ms)} ms of {'each step' if step_ns is None else f'each {milliseconds(step_ns)} step'}"
+        return f"{most} of the mean step"
+    return f"{most} of {'each step' if step_ns is None else f'each {milliseconds(step_ns)} step'}"

@@ -15,7 +15,7 @@ from dptune.advice import Trust
 from dptune.advise import disturbance, physics, recording_limits
 from dptune.advise.limits import milliseconds
 from dptune.finding import Finding
-from dptune.measured import CUT_SHORT, Measured, RankFigures, StepsFigures, by_profiler, digits
+from dptune.measured import CUT_SHORT, Measured, RankFigures, StepsFigures, by_profiler, in_ms
 from dptune.rule import Rule
 from dptune.runfile.exit_status import exit_text
 from dptune.runfile.facts import Facts
@@ -343,18 +343,18 @@ def _noisy(measured: Measured, window: Literal["untraced", "light"]) -> Iterator
             return  # they take turns, and differ by what they do
         lengths_ns = [step.account.window_ns for device in measured.ranks[0].devices for step in device.steps]
         if lengths_ns and max(lengths_ns) >= _UNLIKE * min(lengths_ns):
-            between = f"{digits(min(lengths_ns) / 1e6)} to {milliseconds(max(lengths_ns))}"
+            between = f"{in_ms(min(lengths_ns))} to {milliseconds(max(lengths_ns))}"
             text = f"traced steps range from {between}: shares describe the mean, not any one step"
             yield Finding(code="steps-noisy", level="info", text=text)
             return
-        spread = f"interquartile range {digits(low / 1e6)}-{milliseconds(high)}, {share}"
+        spread = f"interquartile range {in_ms(low)}-{milliseconds(high)}, {share}"
         text = f"traced steps are noisy ({spread}): shares of a step are uncertain"
     elif step.untraced_period > 1:
         text = f"step times repeat every {step.untraced_period} steps: a pattern, not noise"
         yield Finding(code="steps-take-turns", level="info", text=text)
         return
     else:
-        spread = f"interquartile range {digits(low / 1e6)}-{milliseconds(high)}, {share}"
+        spread = f"interquartile range {in_ms(low)}-{milliseconds(high)}, {share}"
         text = f"step time is noisy ({spread}): savings smaller than that will not be visible"
     yield Finding(code="steps-noisy", level="info", text=text)
 

@@ -20,7 +20,7 @@ from math import prod
 from statistics import median
 
 from dptune.measure.communication.matching import Exchange
-from dptune.measured import Loss, digits
+from dptune.measured import Loss, in_ms
 from dptune.runfile.facts import Facts
 from dptune.runfile.window import Window
 
@@ -47,7 +47,7 @@ def uneven_clocks(exchanges: Iterable[Exchange]) -> dict[int, Loss]:
         rank: Loss(
             code="clock-uneven",
             fatal=True,
-            text=f"its clock shifts by at least {digits(by_ns / 1e6)} ms relative to that of rank {other} between "
+            text=f"its clock shifts by at least {in_ms(by_ns)} ms relative to that of rank {other} between "
             "their collectives, so no step can be timed",
         )
         for rank, other, by_ns in _culprits(off)
@@ -89,8 +89,8 @@ def uneven_steps(facts: Mapping[int, Facts]) -> dict[int, Loss]:
         rank: Loss(
             code="steps-asynchronous",
             fatal=True,
-            text=f"its steps {begin} to {end - 1} took {digits(sum(times[rank]) / 1e6)} ms without the profiler, those "
-            f"of rank {other} {digits(sum(times[other]) / 1e6)} ms. Ranks that reduce gradients together take the same "
+            text=f"its steps {begin} to {end - 1} took {in_ms(sum(times[rank]))} ms without the profiler, those "
+            f"of rank {other} {in_ms(sum(times[other]))} ms. Ranks that reduce gradients together take the same "
             "time, so these times are wrong or of another run",
         )
         for rank, other, _ in _culprits(off)

@@ -45,7 +45,7 @@ from dptune.measured.exchange import (
     Purpose,
     ShardingFigures,
 )
-from dptune.measured.figure import ABSENT, Figure, Figures, Missing, Model, digits
+from dptune.measured.figure import ABSENT, Figure, Figures, Missing, Model, digits, in_ms
 from dptune.measured.gathers import ShardMessages, shard_messages
 from dptune.measured.host import (
     AttributionFigures,
@@ -229,6 +229,7 @@ __all__ = [
     "by_profiler",
     "collective",
     "digits",
+    "in_ms",
     "shard_messages",
     "short_name",
 ]

@@ -16,6 +16,7 @@ else:
 
 Positive = Annotated[int, Field(gt=0)]
 
+_HUNDREDTHS_NS = 1e5  # from here on two digits after the point of a duration in ms are enough
 ABSENT: Any = None  # the default of a Figure: missing, which needs a reason in `missing`
 _read = object.__getattribute__
 
@@ -23,6 +24,11 @@ _read = object.__getattribute__
 def digits(value: float) -> str:
     """A number for a sentence: three digits, or all digits before the point: 4.2, 42, 1,010."""
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def in_ms(duration_ns: float) -> str:
+    """A duration in ms, in sentences and tables alike: 0.042, 0.42, 4.20, 42.0, 420.1, 4,201."""
+    return decimals(duration_ns / 1e6) if abs(duration_ns) >= _HUNDREDTHS_NS else digits(duration_ns / 1e6)
 
 
 def decimals(value: float) -> str:

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from dptune.measured.figure import ABSENT, Figure, Figures, Model, digits
+from dptune.measured.figure import ABSENT, Figure, Figures, Model, in_ms
 
 
 class LaunchFigures(Figures):
@@ -77,11 +77,11 @@ def by_profiler(queued: QueuedSteps) -> str:
     """Why time waited for launches is the profiler's."""
     many, first = len(queued.numbers), queued.numbers[0]
     which = f"step {first}" if many == 1 else f"steps {first} to {queued.numbers[-1]}"
-    low, high = (digits(ns / 1e6) for ns in queued.others_ns)
+    low, high = (in_ms(ns) for ns in queued.others_ns)
     others = f"{low} to {high} ms" if low != high else f"{low} ms"
     return (
         f"the profiler slows kernel launches: {which} started with {queued.queued} launches queued and took "
-        f"{digits(queued.length_ns / 1e6)} ms without waiting for a launch; the other steps took {others}"
+        f"{in_ms(queued.length_ns)} ms without waiting for a launch; the other steps took {others}"
     )
 
 

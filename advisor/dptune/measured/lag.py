@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from dptune.measured.figure import ABSENT, Figure, Figures, Model, digits
+from dptune.measured.figure import ABSENT, Figure, Figures, Model, in_ms
 from dptune.measured.naming import cut, short_name
 
 
@@ -223,4 +223,4 @@ def _shared(difference: LagDifference) -> bool:
 
 
 def _ms(duration_ns: int) -> str:
-    return f"{digits(duration_ns / 1e6)} ms"
+    return f"{in_ms(duration_ns)} ms"

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from dptune.measured.figure import ABSENT, Figure, Figures, Model, Positive, digits
+from dptune.measured.figure import ABSENT, Figure, Figures, Model, Positive, in_ms
 
 # Why the last traced step may be in no figure.
 CUT_SHORT = "the trace ends before the next step starts, so the wait at its end is unknown"
@@ -38,11 +38,11 @@ class SetAsideStep(Model):
         extra_ns = self.length_ns * (1 - 1 / self.of_usual)
         beyond_ns = self.length_ns - self.host_ns if self.host_ns else 0
         if 2 * beyond_ns >= extra_ns > 0 and 2 * self.idle_ns <= beyond_ns:  # an idle device has no queue to work off
-            return f"{digits(beyond_ns / 1e6)} ms more than on the host: the launch queue drains"
+            return f"{in_ms(beyond_ns)} ms more than on the host: the launch queue drains"
         if 2 * self.loader_wait_ns >= extra_ns > 0:
-            return f"{digits(self.loader_wait_ns / 1e6)} ms of it waiting for the data loader"
+            return f"{in_ms(self.loader_wait_ns)} ms of it waiting for the data loader"
         if 2 * self.idle_ns >= extra_ns > 0:
-            return f"{digits(self.idle_ns / 1e6)} ms of it with the device idle"
+            return f"{in_ms(self.idle_ns)} ms of it with the device idle"
         return ""
 
 

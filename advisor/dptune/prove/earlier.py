@@ -10,7 +10,7 @@ from dptune.advise.saving import expected_saving
 from dptune.errors import RunError
 from dptune.finding import Finding
 from dptune.knobs import Value
-from dptune.measured import digits
+from dptune.measured import digits, in_ms
 from dptune.prove import folder as folders
 from dptune.prove import judging, rerun
 from dptune.prove.result import Proof
@@ -72,10 +72,7 @@ def _of_machine(result: Verified, report: Report) -> Verified:
     times = result.before_ns / recorded_ns
     if 1 / _OTHERWISE < times < _OTHERWISE:
         return result
-    what = (
-        f"without the change, a step took {digits(result.before_ns / 1e6)} ms in trials, but "
-        f"{digits(recorded_ns / 1e6)} ms when"
-    )
+    what = f"without the change, a step took {in_ms(result.before_ns)} ms in trials, but {in_ms(recorded_ns)} ms when"
     words = f"{what} the run was recorded: the machine or the script has changed"
     return result.model_copy(update={"warnings": [*result.warnings, words]})
 

@@ -70,7 +70,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from dptune.advice import Advice, Change, Evidence, Location, Saving
-from dptune.measured import CollectiveFigures, Missing, digits
+from dptune.measured import CollectiveFigures, Missing, digits, in_ms
 from dptune.rule import Rule, RunView, Threshold
 
 MIB = 2**20
@@ -195,7 +195,7 @@ def _raise(run: RunView, buckets: _Buckets) -> Iterator[Advice]:
     changes = _changes(run, buckets, larger=True)
     most = (
         "all communication of a traced step, hidden or not (it slows the compute that it overlaps), less what stays: "
-        f"per backward pass {buckets.fewest_calls} x {digits(buckets.shortest_ns / 1e6)} ms, the shortest duration seen"
+        f"per backward pass {buckets.fewest_calls} x {in_ms(buckets.shortest_ns)} ms, the shortest duration seen"
         + (", and waiting for the late rank" if run.waiting_that_stays else "")
     )
     if not changes:

@@ -87,7 +87,7 @@ from dataclasses import replace
 from math import hypot
 
 from dptune.advice import Advice, Confidence, Evidence, Saving
-from dptune.measured import OperatorLoop, digits
+from dptune.measured import OperatorLoop, digits, in_ms
 from dptune.rule import Rule, RunView, Share, Threshold
 from dptune_rules.call_paths import call_path_evidence
 from dptune_rules.host.known_calls import (
@@ -336,7 +336,7 @@ def _advice(run: RunView, loop: OperatorLoop, called: Sequence[tuple[str, str]],
         saves = run.bound(0.0, saves.high_share or 0.0, "the loop and its backward pass")
         impact = "medium" if impact == "high" else impact
     if computes:
-        share += f", mostly compute (at least {digits((loop.least_computed_ns or 0) / 1e6)} ms in a traced step)"
+        share += f", mostly compute (at least {in_ms(loop.least_computed_ns or 0)} ms in a traced step)"
     return Advice(
         rule=RULE.code,
         slug=RULE.name,

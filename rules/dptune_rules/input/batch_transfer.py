@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dptune.measured import PreparingFigures, digits
+from dptune.measured import PreparingFigures, in_ms
 from dptune.rule import RunView, Threshold
 from dptune_rules.input.loader_waits import batches_per_step
 
@@ -39,7 +39,7 @@ def remedy(preparing: PreparingFigures, workers: int, every_ns: float, many_tens
         function, _, line = name.partition(" (")
         collate = f"`{function}` ({line}"
     has = "1 worker has" if workers == 1 else f"{workers} workers have"
-    ready = f"its {has} one ready every {digits(every_ns / 1e6)} ms"
+    ready = f"its {has} one ready every {in_ms(every_ns)} ms"
     if (preparing.tensors or 0) >= many_tensors:
         return f"merge the {preparing.tensors} tensors of a batch into a few in {collate}; {ready}"
     return f"transferring batches from workers takes the rest, because {ready}: return fewer and smaller objects"

@@ -99,7 +99,7 @@ from collections.abc import Iterator
 from typing import Literal
 
 from dptune.advice import Advice, Impact
-from dptune.measured import Missing, digits
+from dptune.measured import Missing, digits, in_ms
 from dptune.rule import Rule, RunView, Threshold
 from dptune_rules.call_paths import call_path_evidence
 from dptune_rules.input import batch_transfer, cheaper_batches, costly_forms, loader_words
@@ -257,13 +257,13 @@ def check(run: RunView) -> Iterator[Advice]:
     elif gain < _least_gain(run) <= small_gain and enough:
         sends_ms = (sending + receiving) * batch_ms
         reason = (
-            f"sending a batch of {digits(batch_mib)} MiB from a worker costs about {digits(sends_ms)} ms, preparing it "
-            f"{digits(batch_ms)} ms"
+            f"sending a batch of {digits(batch_mib)} MiB from a worker costs about {in_ms(sends_ms * 1e6)} ms, "
+            f"preparing it {in_ms(batch_ms * 1e6)} ms"
         )
         why = loader_words.SENDING
     elif small_gain < _least_gain(run) and now is not None:
         more = "more workers" if now else "workers"
-        reason = f"that is {digits(batch_ms)} ms per batch, too little for {more} to help"
+        reason = f"that is {in_ms(batch_ms * 1e6)} ms per batch, too little for {more} to help"
     elif now is None:
         more = "workers (it has none)" if has_workers(run) is False else "more workers"
         more = f"{then} {more}" if changes else more

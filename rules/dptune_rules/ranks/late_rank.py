@@ -100,7 +100,7 @@ from dptune.measured import (
     LagDifference,
     Missing,
     StragglerFigures,
-    digits,
+    in_ms,
 )
 from dptune.rule import LateLine, Rule, RunView, Threshold, late_line
 from dptune_rules.known import in_parentheses
@@ -227,7 +227,7 @@ def check(run: RunView) -> Iterator[Advice]:
         kind=RULE.kind,
         impact=impact if sure else "low",
         title=_of_more_work(run, late)
-        or f"Rank {late.rank} arrives {digits(late.lag_ns / 1e6)} ms late {late.when} and holds up the others: "
+        or f"Rank {late.rank} arrives {in_ms(late.lag_ns)} ms late {late.when} and holds up the others: "
         f"{why[0] if why else 'the cause is not known'}",
         why="Collectives are synchronous, so the slowest rank sets the pace."
         + (f" It spends longer than the others in `{at.function}` ({at.where})." if at else "")
@@ -294,7 +294,7 @@ def _of_more_work(run: RunView, late: StragglerFigures) -> str | None:
         batches, remedy = "longer samples", "batches of about equal length"
     place = ", ".join(filter(None, [dealt.sampler and f"`{dealt.sampler}`", dealt.where]))
     return (
-        f"Rank {late.rank} arrives {digits(late.lag_ns / 1e6)} ms late: its batches hold {batches} "
+        f"Rank {late.rank} arrives {in_ms(late.lag_ns)} ms late: its batches hold {batches} "
         f"({late.work_ratio:.1f} times the work of the other ranks, by tensor shapes). Give all ranks {remedy}"
         + in_parentheses(place)
     )

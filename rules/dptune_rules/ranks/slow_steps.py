@@ -55,7 +55,7 @@ import statistics
 from collections.abc import Iterator, Sequence
 
 from dptune.advice import Advice, Confidence, Evidence
-from dptune.measured import digits
+from dptune.measured import in_ms
 from dptune.rule import Rule, RunView, SlowSteps, Threshold, passed_at
 from dptune_rules.call_paths import call_path_evidence
 from dptune_rules.known import known
@@ -146,7 +146,7 @@ def check(run: RunView) -> Iterator[Advice]:
             kind=RULE.kind,
             impact="low" if of_method else impact,
             title=_title(run, cause, share, took_ms / median_ms, len(durations_ns)),
-            why=f"The mean step takes {digits(mean_ms)} ms, the median step {digits(median_ms)} ms. "
+            why=f"The mean step takes {in_ms(mean_ms * 1e6)} ms, the median step {in_ms(median_ms * 1e6)} ms. "
             + ("All ranks wait for it." if run.measured.world_size > 1 else "Training stops for it.")
             + _hottest(run, cause),
             changes=[],
@@ -201,7 +201,7 @@ def _title(run: RunView, cause: SlowSteps, share: float, times: float, timed: in
     what = f"`{cause.name}` ({cause.where})" if cause.name else cause.where
     rank = f" on rank {cause.rank}" if len(run.facts) > NOTICED else ""
     does = "collects experience and " if cause.kind == "experience" else ""
-    return f"{what} {does}adds {digits(cause.extra_ns / 1e6)} ms to {often}{rank}: {of_all}"
+    return f"{what} {does}adds {in_ms(cause.extra_ns)} ms to {often}{rank}: {of_all}"
 
 
 def _confidence(cause: SlowSteps) -> Confidence:

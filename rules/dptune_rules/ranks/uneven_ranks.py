@@ -50,7 +50,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 
 from dptune.advice import Advice, Evidence, impact_of
-from dptune.measured import Missing, digits
+from dptune.measured import Missing, in_ms
 from dptune.rule import LEADING, Rule, RunView, Threshold
 from dptune_rules.known import known
 
@@ -113,8 +113,8 @@ def check(run: RunView) -> Iterator[Advice]:
     withheld_ns = run.longest_core_wait_ns()
     if (usual_ns - withheld_ns) / run.measured.traced_step_ns < run.limit(WORTH_SHARE):
         raise Missing(
-            f"other processes make a rank wait up to {digits(withheld_ns / 1e6)} ms per step for a core, and ranks are "
-            f"only {digits(usual_ns / 1e6)} ms late"
+            f"other processes make a rank wait up to {in_ms(withheld_ns)} ms per step for a core, and ranks are "
+            f"only {in_ms(usual_ns)} ms late"
         )
     stretch = run.measured.traced_step_ns / run.measured.recorded_step_ns
     if stretch > run.limit(MOST_STRETCH):
@@ -143,7 +143,7 @@ def check(run: RunView) -> Iterator[Advice]:
         slug=RULE.name,
         kind=RULE.kind,
         impact=impact_of(saves.predicted_share) or "low" if saves.predicted_share is not None else "medium",
-        title=f"Ranks take turns being late, by {digits(usual_ns / 1e6)} ms in the median step ({who} of "
+        title=f"Ranks take turns being late, by {in_ms(usual_ns)} ms in the median step ({who} of "
         f"{len(untraced or by_step)} steps): the others wait for {100 * share:.0f} % of a step",
         why="The slowest rank sets the pace, and it is a different one from step to step. "
         + (MORE_WORK if moves else UNKNOWN),

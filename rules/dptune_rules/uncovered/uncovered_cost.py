@@ -61,7 +61,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dptune.advice import Advice, Evidence, Impact
-from dptune.measured import CodeSite, digits
+from dptune.measured import CodeSite, in_ms
 from dptune.rule import Rule, RunView, Threshold
 from dptune_rules import line_forms
 from dptune_rules.call_paths import call_path_evidence
@@ -244,7 +244,7 @@ def _advice(run: RunView, site: CodeSite, read: list[int], basis: str) -> Advice
         kind=RULE.kind,
         impact=impact,
         title=f"{what} takes {100 * site.share:.0f} % of the step{ranks}{WORDS[site.phase]}",
-        why=f"Training waits for it {digits(site.cost_ns / 1e6)} ms in each step{inside}. {_cause(site)}",
+        why=f"Training waits for it {in_ms(site.cost_ns)} ms in each step{inside}. {_cause(site)}",
         changes=[],
         remedy="" if collects or site.library else _remedy(run, site, where),
         saves=saves or run.bound(0.0, site.share, "the time in this function"),

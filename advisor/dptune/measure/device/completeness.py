@@ -20,7 +20,7 @@ from dptune.measure.host.enclosing import NOWHERE, Ranges
 from dptune.measure.host.launches import UNLAUNCHED
 from dptune.measure.intervals import Intervals, Ints, Mask
 from dptune.measure.steps.windows import Step
-from dptune.measured import Loss, digits
+from dptune.measured import Loss, in_ms
 from dptune.trace.columns import NONE, Columns
 from dptune.trace.events import Trace
 from dptune.trace.kernels import (
@@ -101,7 +101,7 @@ def _clocks_apart(columns: Columns, devices: list[Operations]) -> Loss | None:
             what = f"{idle_words}, but 99 % of its operations start later after their launch than"
         if what:
             why = "the clocks of host and device seem to differ, so causes of idle time are uncertain"
-            text = f"{what} {digits(abs(first_ns) / 1e6)} ms: {why}"
+            text = f"{what} {in_ms(abs(first_ns))} ms: {why}"
             return Loss(code="clocks-apart", fatal=False, text=text)
     return None
 

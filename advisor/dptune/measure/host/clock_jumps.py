@@ -23,7 +23,7 @@ import numpy as np
 
 from dptune.measure.intervals import Ints
 from dptune.measure.steps.windows import host_steps
-from dptune.measured import Loss, digits
+from dptune.measured import Loss, digits, in_ms
 from dptune.trace.columns import NONE, Columns
 from dptune.trace.events import Trace
 from dptune.trace.kernels import LAUNCH_CATEGORIES, OPERATOR_CATEGORIES
@@ -43,11 +43,11 @@ def clock_jump(trace: Trace) -> Loss | None:
     back_ns = max((before.start_ns - after.start_ns for before, after in pairwise(steps)), default=0)
     back_ns = max(back_ns, *_of_calls(trace.columns, step_ns))
     if back_ns > 0:
-        text = f"timestamps jump back by {digits(back_ns / 1e6)} ms within the trace, so no step can be timed"
+        text = f"timestamps jump back by {in_ms(back_ns)} ms within the trace, so no step can be timed"
         return Loss(code="clock-backwards", fatal=True, text=text)
     overlap_ns = max((before.end_ns - after.start_ns for before, after in pairwise(steps)), default=0)
     if overlap_ns > _OVERLAP_NS:
-        text = f"the marked steps overlap by up to {digits(overlap_ns / 1e6)} ms, so no step can be timed"
+        text = f"the marked steps overlap by up to {in_ms(overlap_ns)} ms, so no step can be timed"
         return Loss(code="steps-overlap", fatal=True, text=text)
     marked = marked_steps(trace.columns)
     if marked > 2 * len(steps):

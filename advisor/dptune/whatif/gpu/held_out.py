@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from dptune.measure.views import DeviceView, RankView
-from dptune.measured import digits
+from dptune.measured import in_ms
 from dptune.trace.kernels import LAUNCH_CATEGORIES
 
 _FREES = re.compile(r"(cuda|hip)Free$")
@@ -48,8 +48,8 @@ class HeldOut:
         numbers = ", ".join(map(str, self.freeing_ns))
         return (
             f"the allocator freed device memory in step{'s' if several else ''} {numbers} "
-            f"({'median ' if several else ''}{digits(median(self.freeing_ns.values()) / 1e6)} ms; other "
-            f"steps {digits(self.usual_ns / 1e6)} ms), and the measured step time includes both kinds"
+            f"({'median ' if several else ''}{in_ms(median(self.freeing_ns.values()))} ms; other "
+            f"steps {in_ms(self.usual_ns)} ms), and the measured step time includes both kinds"
         )
 
 
