@@ -359,6 +359,16 @@ def test_each_section_can_be_printed_by_its_name() -> None:
     assert both.index("Data quality") < both.index("Ranks (2)")  # in the order of the page
 
 
+def test_data_quality_alone_names_what_the_headline_of_a_whole_page_says(report: Report) -> None:
+    why = Finding(code="machine-busy", level="unjudgeable", text="other processes used 1.85 of 2 cores")
+    trust = report.trust.model_copy(update={"level": "unjudgeable", "findings": [why]})
+    headline = Headline(label="Times not reliable", verdict="v.", why="Other processes used 1.85 of 2 cores.", next="n")
+    shown = report.model_copy(update={"trust": trust, "headline": headline})
+    assert why.text in text.sections(shown, ["quality"])
+    assert why.text not in text.text(shown)
+    assert why.text in html.page(shown).partition('id="quality"')[2]
+
+
 def test_the_bar_of_a_rank_without_steps_is_of_its_whole_recording(foreign: Report) -> None:
     (bar,) = first_screen(foreign).bars
     whole = account(compute=60, hidden=9, exposed=21, copy=2, waiting=12, unexplained=5)

@@ -12,7 +12,7 @@ import pytest
 
 from dptune.advise.sentence import sentence
 from dptune.errors import RunError
-from dptune.present.sections.proof import page
+from dptune.present.sections.proof import line_of, page
 from dptune.prove import engine, judging
 from dptune.prove import folder as folders
 from dptune.prove.result import Side, Trial, in_place, pairs
@@ -201,6 +201,12 @@ def test_what_took_no_effect_is_not_timed(settings, ends, verdict, why):
         told = " ".join(span.text for line in page(proof, 400) for span in line)
         assert proof.reason == why + "ddp.bucket_cap_mb: the script creates no DistributedDataParallel"
         assert f"No verdict: {verdict}" in told
+
+
+def test_the_line_of_a_trial_says_how_many_of_each_side_finished():
+    made = [trial("A", 10), trial("B", 9), trial("A", 10), trial("B", 1, status="failed")]
+    proof = judging.proof(task(), made, "under way")
+    assert line_of(proof, "trial 5: other").startswith("trial 5: other (finished: 2 of A, 1 of B")
 
 
 @pytest.mark.parametrize(("has", "ends"), [(["ddp.bucket_cap_mb", "env.X"], True), (["env.X"], False), ([], False)])

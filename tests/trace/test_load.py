@@ -90,6 +90,23 @@ def test_duplicate_ranks_are_named(tmp_path):
     assert "b.json left out" in duplicate
 
 
+def test_two_runs_of_the_same_ranks_are_one_finding(tmp_path):
+    files = [write(tmp_path / run / f"t{rank}.json", rank, 4) for run in ("a", "b") for rank in range(4)]
+    (duplicate,) = [f.text for f in load(files).findings if f.code == "rank-duplicate"]
+    assert duplicate.startswith(
+        "4 files are left out, because others claim the same ranks (0-3); pass the files of one"
+    )
+    assert duplicate.endswith("for rank 0, a/t0.json is used, b/t0.json left out")
+    many = [write(tmp_path / f"{name}.json", 2, 4) for name in "cdefgh"]
+    (duplicate,) = [f.text for f in load(many).findings if f.code == "rank-duplicate"]
+    assert duplicate.startswith(
+        "5 files are left out, because others claim the same rank (2); pass the files of one run"
+    )
+    assert [name in duplicate for name in ("c.json is used", "d.json", "f.json left out", "g.json")] == [True] * 3 + [
+        False
+    ]
+
+
 def test_torchtitan_folder_reads_the_last_iteration(tmp_path):
     for iteration in (9, 10):
         for rank in range(2):

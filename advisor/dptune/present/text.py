@@ -16,7 +16,7 @@ from dptune.present.sections.efficiency import efficiency
 from dptune.present.sections.first import first
 from dptune.present.sections.fsdp import fsdp
 from dptune.present.sections.gaps import gaps
-from dptune.present.sections.headline import headline, source, trust, which
+from dptune.present.sections.headline import headline, quality, source, trust, which
 from dptune.present.sections.inferred import inferred
 from dptune.present.sections.kernels import kernels
 from dptune.present.sections.links import links
@@ -57,7 +57,7 @@ _PAGE = (
 
 
 SECTIONS: dict[str, without_steps.Section] = {
-    "quality": trust,
+    "quality": quality,
     "advice": advice,
     "breakdown": account,
     "phases": phases,

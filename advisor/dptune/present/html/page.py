@@ -25,7 +25,7 @@ from dptune.present.html.ranks import lateness, ranks
 from dptune.present.html.steps import history
 from dptune.present.html.tables import collective_table, kernel_table, rank_table
 from dptune.present.html.timeline import timeline
-from dptune.present.sections.headline import trust
+from dptune.present.sections.headline import quality
 from dptune.present.sections.skipped import skipped
 
 
@@ -83,7 +83,7 @@ def _sections(report: Report, details: RunDetails) -> Iterator[Section]:
 
 def _quality(report: Report) -> Iterator[Section]:
     if report.trust.level != "sound" or report.trust.findings:
-        yield Section("quality", "Data quality", "Data quality", "".join(labelled(list(trust(report, WIDE))[2:])))
+        yield Section("quality", "Data quality", "Data quality", "".join(labelled(list(quality(report, WIDE))[2:])))
 
 
 def _rules(report: Report) -> Iterator[Section]:

@@ -8,6 +8,7 @@ from pathlib import PurePath
 
 from dptune.advice import Report, Together
 from dptune.advise.unjudgeable import is_why
+from dptune.finding import Finding
 from dptune.present.amounts import between, percent
 from dptune.present.lines import Line, Role, heading, labelled
 from dptune.present.sections.advice import proven
@@ -47,11 +48,21 @@ def _together(combination: Together) -> str:
 
 
 def trust(report: Report, width: int) -> Iterator[Line]:
-    """Whether the run can be judged, and each thing that limits it."""
+    """Whether the run can be judged, and each thing that limits it but what the headline above it says."""
+    yield from _quality(
+        report, [fault for fault in report.trust.findings if not is_why(fault, report.headline.why)], width
+    )
+
+
+def quality(report: Report, width: int) -> Iterator[Line]:
+    """Whether the run can be judged, and each thing that limits it, for a page without the headline."""
+    yield from _quality(report, report.trust.findings, width)
+
+
+def _quality(report: Report, findings: Sequence[Finding], width: int) -> Iterator[Line]:
     words, role = _LEVELS[report.trust.level]
     yield from heading("Data quality", width)
     yield from labelled("Reliable", words, width, column=13, indent="  ", role=role)
-    findings = [limit for limit in report.trust.findings if not is_why(limit, report.headline.why)]
     for finding in findings[:_AT_MOST]:
         yield from labelled(finding.level, finding.text, width, column=13, indent="  ")
     if len(findings) > _AT_MOST:

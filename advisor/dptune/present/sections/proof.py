@@ -37,7 +37,7 @@ def _compared(proof: Proof) -> str:
 def line_of(proof: Proof, what: str) -> str:
     """The state and what happens next, in one line."""
     ran = Counter(trial.side for trial in proof.trials if trial.status == "ran")
-    words = f"{what} ({ran['A']} and {ran['B']} made"
+    words = f"{what} (finished: {ran['A']} of A, {ran['B']} of B"
     ratio = proof.known("ratio")
     return f"{words}; so far B takes {change(ratio)})" if ratio is not None else f"{words})"
 

@@ -27,6 +27,7 @@ from dptune.trace.run import MOST_RANKS, Progress, RankTrace, Run
 DigestOf = Callable[[Facts | None, Callable[[], Trace] | None], Digest]
 
 _MOST_SIZES = 8  # that are named where traces contradict each other
+_MOST_NAMED = 3  # files that are left out for one rank
 
 
 def load(
@@ -137,7 +138,7 @@ def _check_one_run(recorded: Sequence[run_folder.Contents]) -> None:
                 both = f"{shown(seen[rank].path)} and {shown(part.path)}"
                 raise RunError(
                     f"{both} are different recordings: both hold rank {rank}, and their figures would be mixed",
-                    "name one recording, or the folders of the nodes of one",
+                    "name one recording, or the folders of the nodes of one; two recordings: `dptune compare A B`",
                 )
             seen[rank] = part
 
@@ -158,6 +159,7 @@ class _Gathered:
         self.bare = [run_folder.contents(path) for path in files.bare]
         self.findings: list[Finding] = list(files.findings)
         self.bases: list[str] = []
+        self.left_out: dict[int, list[str]] = {}
         self.first_windows: dict[tuple[Path, str], Trace] = {}
         self.later_windows: list[Trace] = []
 
@@ -204,9 +206,7 @@ class _Gathered:
         if basis not in self.bases:
             self.bases.append(basis)
         if rank in self.placed:
-            kept = shown(self.placed[rank].source)
-            text = f"two files claim rank {rank}: {kept} is used, {shown(trace.path)} left out"
-            self.findings.append(Finding(code="rank-duplicate", level="partial", text=text))
+            self.left_out.setdefault(rank, []).append(shown(trace.path))
             return
         self.findings += (_with_rank(finding, rank, basis) for finding in trace.findings)
         detail = None if detailed is None else os.fspath(detailed)
@@ -235,6 +235,8 @@ class _Gathered:
             while free in self.placed:
                 free += 1
             self.place(free, ranks.ORDER, trace)
+        if self.left_out:
+            self.findings.append(Finding(code="rank-duplicate", level="partial", text=self._duplicates()))
         facts = {rank: rank_facts for part in self.parts for rank, rank_facts in part.facts.items()}
         if not self.placed and not facts:
             self._nothing()
@@ -256,6 +258,17 @@ class _Gathered:
         )
         run.findings.extend(_absent(run))
         return run
+
+    def _duplicates(self) -> str:
+        """Which files are left out because others are of the same ranks; of several ranks the first as an example."""
+        first = min(self.left_out)
+        kept, others = shown(self.placed[first].source), ", ".join(self.left_out[first][:_MOST_NAMED])
+        count = sum(map(len, self.left_out.values()))
+        if count == 1:
+            return f"two files claim rank {first}: {kept} is used, {others} left out"
+        which = f"the same rank ({first})" if len(self.left_out) == 1 else f"the same ranks ({spans(self.left_out)})"
+        example = f"for rank {first}, {kept} is used, {others} left out"
+        return f"{count:,} files are left out, because others claim {which}; pass the files of one run: {example}"
 
     def _inside(self, name: str) -> bool:
         return any(part.path in located(name).parents for part in self.parts)
