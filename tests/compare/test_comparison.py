@@ -506,7 +506,7 @@ def test_waiting_for_input_and_the_host_are_apart_only_where_every_run_saw_its_l
         "input_or_host_idle_ns": (40 * MS, 50 * MS, 10 * MS),
     }
     assert found.remarks == ["waiting for input and the host are shown together: no DataLoader was seen in b (B)"]
-    assert why(a, unseen) == "B is 10 ms per step slower (10 %): input or host +10 ms."
+    assert why(a, unseen) == "B is 10.0 ms per step slower (10 %): input or host +10.0 ms."
     page = " ".join("".join(span.text for span in line) for line in lines(build_comparison(Sides([a], [unseen])), 100))
     assert "waiting for input " not in page
     assert re.search(r"input or host +40\.0 +50\.0 +\+10\.0 +100 %", page)
@@ -737,7 +737,7 @@ def test_the_sentence_of_the_largest_classes_and_the_settings() -> None:
 def test_the_sentence_names_what_went_the_other_way_too() -> None:
     a = run("a", 10_000_000, parts={"compute_ns": 8, "input_idle_ns": 2})
     b = run("b", 11_000_000, parts={"compute_ns": 5, "input_idle_ns": 6})
-    assert why(a, b) == "B is 1 ms per step slower (10 %): waiting for input +4 ms, compute -3 ms."
+    assert why(a, b) == "B is 1.00 ms per step slower (10 %): waiting for input +4.00 ms, compute -3.00 ms."
 
 
 def test_a_comparison_is_read_back_as_it_was_written() -> None:
