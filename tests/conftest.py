@@ -23,7 +23,7 @@ from . import installed, ordering, process_state
 # what else the machine does. CI draws the same examples each time: what it finds is of the change it tests.
 settings.register_profile(
     "quick",
-    max_examples=20,
+    max_examples=15,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],
     derandomize=os.environ.get("CI") == "true",
@@ -57,6 +57,7 @@ for _number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):
 ROOT = Path(__file__).resolve().parent
 REAL_TRACES = Path(__file__).resolve().parents[1] / ".." / "shared" / "real_traces"
 FINDINGS = REAL_TRACES.parent / "findings"
+LARGEST_EACH_TIME = 40e6  # bytes of text: four public traces have more, and take a third of the time of all of them
 ABSENT = "the real traces are not here: expected ../shared/real_traces beside the repository"
 
 
@@ -200,12 +201,20 @@ def _is_in_long_file(path: Path) -> bool:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Run a test that asks for `manifest_entry` once per torch trace in the manifest."""
+    """Run a test that asks for `manifest_entry` once per torch trace in the manifest; the largest are thorough."""
     if "manifest_entry" not in metafunc.fixturenames:
         return
     manifest = REAL_TRACES / "MANIFEST.json"
     if manifest.is_file():
         entries = [entry for entry in json.loads(manifest.read_text()) if entry["torch_trace"]]
-        metafunc.parametrize("manifest_entry", entries, ids=[entry["file"] for entry in entries])
+        params = [
+            pytest.param(
+                entry,
+                id=entry["file"],
+                marks=pytest.mark.thorough if entry["uncompressed_bytes"] > LARGEST_EACH_TIME else (),
+            )
+            for entry in entries
+        ]
+        metafunc.parametrize("manifest_entry", params)
     else:
         metafunc.parametrize("manifest_entry", [pytest.param(None, marks=pytest.mark.skip(reason=ABSENT))])

@@ -128,6 +128,9 @@ class _Watch:
             self.file, self.before, self.left = item.path, state(), {}
 
     def end(self, item: pytest.Item, is_last: bool) -> None:
+        only_quick = item.config.option.markexpr == "quick"
+        if not is_last and not only_quick:
+            return
         left = [change for change in changes(self.before, state()) if not change.startswith(OF_THE_PROFILER)]
         self.left = {change: self.left.get(change, item.name) for change in left}
         if not is_last:
@@ -135,7 +138,7 @@ class _Watch:
         gc.collect()  # what is garbage by now would be kept
         gc.freeze()
         restore(self.before)
-        if self.left and item.config.option.markexpr == "quick":
+        if self.left and only_quick:
             said = "; ".join(f"{change} (since {test})" for change, test in self.left.items())
             pytest.fail(f"{item.path.name} leaves the process changed: {said}")
 

@@ -1,3 +1,5 @@
+import tomllib
+
 import pytest
 
 from dptune import config
@@ -89,6 +91,15 @@ def test_the_current_folder_is_where_it_starts(tmp_path, monkeypatch):
     (tmp_path / "dptune.toml").write_text("preview = true")
     monkeypatch.chdir(tmp_path)
     assert config.load().preview
+
+
+def test_a_file_is_parsed_once_while_it_stays_as_it_is(tmp_path, monkeypatch):
+    config._parsed.cache_clear()
+    parsed, loads = [], tomllib.loads
+    monkeypatch.setattr(tomllib, "loads", lambda text: parsed.append(text) or loads(text))
+    texts = ["preview = true", "preview = true", "preview = false"]
+    assert [load(tmp_path, text, "dptune.toml").preview for text in texts] == [True, True, False]
+    assert parsed == texts[1:]
 
 
 def test_a_byte_order_mark_is_read_over(tmp_path):

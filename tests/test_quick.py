@@ -31,4 +31,4 @@ def test_nor_is_one_whose_fixtures_read(request: pytest.FixtureRequest) -> None:
 def test_another_is_quick_and_gets_fewer_examples(request: pytest.FixtureRequest) -> None:
     assert request.node.get_closest_marker("quick") is not None
     if not request.config.getoption("--hypothesis-profile"):
-        assert settings().max_examples == (10 if request.config.option.markexpr == "quick" else 20)
+        assert settings().max_examples == (10 if request.config.option.markexpr == "quick" else 15)

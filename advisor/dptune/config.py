@@ -27,7 +27,7 @@ import difflib
 import sys
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -159,7 +159,7 @@ def _read(path: Path) -> dict[str, Any]:
     if not path.is_file():  # reading a pipe or a device may never end
         raise UsageError(f"{path} is not a regular file", "dptune reads its settings from this path: move it away")
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
+        return _parsed(path.read_text(encoding="utf-8-sig"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UsageError(f"{path} is not TOML: {error}", "fix the file, or move it away") from None
     except ValueError:  # Python reads no whole number of more than 4,300 digits
@@ -168,6 +168,12 @@ def _read(path: Path) -> dict[str, Any]:
         raise UsageError(f"{path} is nested too deeply to be read", "fix the file, or move it away") from None
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}") from None
+
+
+@lru_cache(maxsize=8)
+def _parsed(text: str) -> dict[str, Any]:
+    """Once for each text: a command may load its settings for each of several runs. Nobody changes the result."""
+    return tomllib.loads(text)
 
 
 def _settings(table: Any, path: Path) -> Settings:

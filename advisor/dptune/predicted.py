@@ -77,7 +77,9 @@ class Strategy(Figures):
     """One way to distribute the work over the ranks. The step time is bounded, not predicted."""
 
     name: str = Field(description="the strategy in words")
-    state_bytes: int = Field(description="trained parameters, gradients, buckets and optimizer state on one rank")
+    state_bytes: Figure[int] = Field(
+        ABSENT, description="trained parameters, gradients, buckets and optimizer state on one rank"
+    )
     rank_bytes: Figure[int] = Field(ABSENT, description="peak memory of the tensors of one rank")
     fits: Fits = Field("unknown", description="whether that fits in 90 % of what a rank may use")
     low_ns: int = Field(description="lower bound of the step")

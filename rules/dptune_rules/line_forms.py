@@ -16,7 +16,7 @@ _REMEDIES = {
     "in a file.",
     "writing": "Write every N steps or from a thread, and do not flush after each write.",
     "histogram": "Compute histograms every N steps.",
-    "rows": "Convert the columns to NumPy arrays or tensors once, before the loop, and index those.",
+    "rows": "Convert the columns to NumPy arrays or tensors once, before training, and index those.",
     "sorting": "Python sorts all values: compute this once per epoch, or use `torch.sort` on one tensor.",
     "weighted": "Each weighted draw sums the weights of all items: draw the items of many steps in one call.",
     "deque": "A deque walks to each item that is drawn: keep the items in a list, or in arrays that one index reads.",

@@ -180,7 +180,12 @@ def test_with_ranks_missing_it_is_not_known_what_exposed_communication_is(make_m
         "ranks; separating them needs the traces of all ranks."
     )
     assert told.next.startswith("Read the traces of all ranks together")
-    assert said(measured, advice=[make_advice()]).next.startswith("XX101: Use `DataLoader(")
+    large = make_advice(high=0.5)
+    assert said(measured, advice=[large]).next.startswith("XX101: Use `DataLoader(")
+    small = said(measured, advice=[make_advice(high=0.04)])  # what most of the step is comes first
+    assert small.next.startswith("Read the traces of all ranks together")
+    assert "XX101: Use `DataLoader(" in small.next
+    assert small.rule == "XX101"
     unsure = said(measured, advice=[make_advice(confidence="low")])
     assert unsure.next.startswith("Read the traces of all ranks together")
     little = said(make_measured(exposed_share=0.08).model_copy(update={"world_size": 8}))

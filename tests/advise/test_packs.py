@@ -1,3 +1,5 @@
+from importlib.metadata import Distribution
+
 import pytest
 
 from dptune.advise import packs
@@ -171,6 +173,14 @@ def test_a_pack_without_metadata_goes_by_the_name_of_its_entry_point(install_pac
     install_pack("acme", {"acme.py": RULE.format(code="ACME001", name="one")}, entry="acme")
     (tmp_path / "acme" / "acme-1.0.dist-info" / "METADATA").write_bytes(metadata)
     assert packs.find_rule("ACME001").pack == "acme"
+
+
+def test_the_metadata_of_a_pack_are_parsed_once(monkeypatch):
+    """They hold the README: parsing them takes longer than asking a rule."""
+    parsed, ask = [], Distribution.metadata.fget
+    monkeypatch.setattr(Distribution, "metadata", property(lambda self: parsed.append(self) or ask(self)))
+    assert packs.problems() == []
+    assert len(parsed) == 1
 
 
 def test_a_rule_is_found_by_code_or_name_in_any_case():

@@ -318,6 +318,15 @@ def test_windows_that_the_time_bound_ended_are_told(make_measured, make_facts):
     assert "windows-cut" not in codes(judge(make_measured(), [make_facts()]))
 
 
+def test_stacks_that_were_not_read(make_measured, make_facts):
+    told = judge(make_measured(), [make_facts(unread={"stacks": "Python runs without the global interpreter lock"})])
+    assert text_of(told, "stacks-unread") == (
+        "no stack samples were taken (Python runs without the global interpreter lock): functions and lines of the "
+        "script that take time are not named"
+    )
+    assert "stacks-unread" not in codes(judge(make_measured(), [make_facts()]))
+
+
 def test_ranks_that_recorded_different_steps_are_no_whole(make_measured, make_facts):
     def light(rank, first):
         return make_facts(rank=rank, windows=[Window("light", first, [1] * 5, complete=True)])

@@ -80,6 +80,7 @@ def test_a_time_bound_ends_windows_of_long_steps_but_never_empty_ones(schedule: 
             assert made == LEAST_STEPS[window] or (made - 1) * step_s < schedule.window_s
 
 
+@pytest.mark.long
 @given(st.integers(1, 60), st.floats(min_value=0.001, max_value=30.0))
 def test_a_window_lasts_the_steps_and_the_seconds_that_it_is_to_last_at_least(steps: int, step_s: float) -> None:
     """Both, unless that would take longer than its time bound."""

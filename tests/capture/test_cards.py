@@ -232,6 +232,7 @@ def test_cards_of_another_type_are_one_sentence(tmp_path: Path, value: str) -> N
         form.read(tmp_path / "run.json", RunRecord)
 
 
+@pytest.mark.long
 def test_hostile_values_are_bounded(tmp_path: Path) -> None:
     huge = 10**4000
     readings = [{"window": "light", "samples": huge, "throttled": {"\x1b[2J" + "x" * 1000: huge}}] * 100

@@ -32,6 +32,17 @@ class Samples(Dataset):
         return archive, place, taken, kept, held, last, whole
 
 
+class Files(Samples):
+    def __getitem__(self, at):
+        every = np.load(self.path)[at]  # file
+        table = pd.read_csv(os.path.join(self.folder, "all.csv"), usecols=["x"]).iloc[at]  # file  # noqa: F821
+        whole = json.load(open(self.path))  # file  # noqa: F821, SIM115
+        own = np.load(self.files[at]), np.load(f"{self.path}/{at}.npy")
+        name = self.names[at]
+        image = torch.load(os.path.join(self.folder, name))  # noqa: F821
+        return every, table, whole, own, image
+
+
 class Inherits(Samples):
     pass
 
@@ -78,3 +89,12 @@ def test_each_form_with_its_line(data):
     marked = {f"{file}:{first + at}": line.split("# ")[1].strip() for at, line in enumerate(lines) if "  # " in line}
     assert len(marked) == 6
     assert costly_lines(data) == costly_lines(Subset(data, [0])) == marked
+
+
+def test_the_same_file_read_for_each_sample():
+    lines, first = inspect.getsourcelines(Files)
+    file = relative(inspect.getsourcefile(Files) or "")
+    marked = {f"{file}:{first + at}": "file" for at, line in enumerate(lines) if "  # file" in line}
+    assert len(marked) == 3
+    found = costly_lines(Files([], ["first"], ""))
+    assert {line: form for line, form in found.items() if line in marked or form == "file"} == marked

@@ -128,5 +128,58 @@ def test_weights_that_change():
     assert watched(encoder().requires_grad_(False), after_step=average) == []
 
 
+PROMPT = torch.randn(8, 6)
+
+
+def negative_too(x):
+    return torch.cat([PROMPT, -PROMPT])
+
+
+@pytest.mark.parametrize("prepare", [lambda x: PROMPT, lambda x: PROMPT.clone(), negative_too])
+def test_the_same_inputs_in_every_step(prepare):
+    (facts,) = watched(encoder().requires_grad_(False), prepare=prepare)
+    assert (facts.same_inputs, len(facts.step_ns)) == (1, 3)
+
+
+class Rounding(nn.Module):
+    """Adds up in another order each time, as torch's ways to compute an encoder differ."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight, self.calls = nn.Parameter(torch.ones(6, 4)), 0
+
+    def forward(self, x):
+        self.calls += 1
+        return x @ self.weight * (1 + 1e-6 * self.calls)
+
+
+def test_outputs_agree_up_to_rounding():
+    (facts,) = watched(Rounding().requires_grad_(False), prepare=lambda x: PROMPT)
+    assert facts.same_inputs == 1
+
+
+def test_two_inputs_that_return_in_every_step():
+    frozen = encoder().requires_grad_(False)
+    (facts,) = watched(lambda x: frozen(x) + frozen(-PROMPT), prepare=lambda x: PROMPT)
+    assert (facts.same_inputs, facts.calls) == (2, 6)
+
+
+@pytest.mark.parametrize(
+    "prepare",
+    [
+        lambda x: PROMPT + (torch.arange(48).view(8, 6) == 47) * x,  # only the last value differs
+        lambda x: torch.cat([PROMPT, x]),
+        lambda x: PROMPT[: 4 + int(x[0, 0] > 0)] if x.sum() else x,
+    ],
+)
+def test_inputs_that_differ_anywhere(prepare):
+    torch.manual_seed(3)
+    assert not any(facts.same_inputs for facts in watched(encoder().requires_grad_(False), prepare=prepare))
+
+
+def test_fixed_inputs_of_what_draws_random_numbers():
+    assert watched(encoder(nn.Dropout(0.5)).requires_grad_(False), prepare=lambda x: PROMPT) == []
+
+
 def test_one_step_is_not_enough():
     assert watched(encoder().requires_grad_(False), steps=1) == []

@@ -55,6 +55,7 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gloo, "_PATIENCE_S", 300.0)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("patient")
 def test_it_waits_for_what_runs(started: list[Busy]) -> None:
     started.append(Busy(b"pt_gloo_runloop", 0.2))
@@ -70,6 +71,7 @@ def test_it_waits_for_half_a_second_at_most_and_for_no_other_threads(started: li
     assert not started[0].rests.is_set()
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("patient")
 def test_the_profiler_is_not_stopped_while_one_runs(started: list[Busy], monkeypatch: pytest.MonkeyPatch) -> None:
     """It would write down the end of a collective into memory that the profiler has let go of."""

@@ -36,6 +36,12 @@ def step(model, rows, chosen, text, frame, scores):
     log.write(json.dumps(words))
     counts = torch.histc(x, 10)
     row = frame.iloc[3]
+    numbers = torch.tensor(row[NUMERIC].to_numpy(dtype="float32"))
+    label = torch.tensor(int(row["label"]))
+    column = torch.tensor(frame["a"].to_numpy())
+    stacked = torch.as_tensor(np.stack(rows))
+    for _, record in frame.iterrows():
+        texts.append(record["text"])
     best = sorted(scores)
     for p, t in zip(scores, chosen):
         hits += p == t
@@ -92,6 +98,11 @@ def line_of(text):
         ("log.write", "writing"),
         ("torch.histc", "histogram"),
         ("frame.iloc", "rows"),
+        ("numbers = ", "rows"),
+        ("label = ", "rows"),
+        ("column = ", ""),
+        ("stacked = ", ""),
+        ("texts.append", "rows"),
         ("sorted(", "sorting"),
         ("hits += ", "elements"),
         ("x = layer(x)", ""),

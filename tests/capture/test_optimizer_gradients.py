@@ -537,3 +537,34 @@ def test_two_steps_are_too_few():
 
     (found,) = Script(optimizer).seen(step, steps=2)
     assert (found.kept, found.keeps) == (1, False)
+
+
+def adversarial(*, clears, shared=False):
+    """The facts of the critic, whose gradients a generator's loss leaves, or of an encoder that two losses share."""
+    first, second = network(), network()
+    optimizers = [torch.optim.SGD(model.parameters(), 0.1) for model in (first, second)]
+    trained, left = optimizers[::-1] if shared else optimizers  # the second network runs after the first
+
+    def step(script, number):
+        optimizers[0].zero_grad()
+        optimizers[1].zero_grad()
+        script.backward(second(first(torch.randn(4, 8))).square().mean())
+        trained.step()
+        if clears:
+            left.zero_grad()
+        script.backward(loss(first if shared else second))
+        left.step()
+
+    return Script(*optimizers).seen(step)
+
+
+def test_gradients_that_a_generators_loss_leaves_in_the_critic():
+    of_generator, of_critic = adversarial(clears=False)
+    assert (of_critic.steps, of_critic.of_others, of_critic.mixes, of_critic.keeps) == (5, 4, True, False)
+    assert of_critic.others_where == of_generator.step_where
+    assert (of_generator.of_others, of_generator.mixes) == (0, False)
+
+
+@pytest.mark.parametrize("how", [{"clears": True}, {"clears": False, "shared": True}])
+def test_gradients_of_another_loss_that_are_cleared_or_meant_for_both(how):
+    assert [facts.of_others for facts in adversarial(**how)] == [0, 0]

@@ -87,6 +87,7 @@ class Redirected(Autoencoder):
         return loss
 
 
+@pytest.mark.long
 def test_a_training_step_inside_the_call_of_its_module(watched):
     (found,) = watched(Redirected(), lambda model, rows: [model(rows)])
     assert (found.module, found.calls, found.inputs) == ("encoder", 2, 1)
@@ -104,6 +105,7 @@ class Ranker(nn.Module):
         return (self.users(users) * self.items(items)).sum(1)
 
 
+@pytest.mark.long
 def test_a_tower_that_computes_the_same_for_two_inputs_of_the_other(watched):
     def losses(model, rows):
         yield (model(rows, rows.roll(2, 0)) - model(rows, rows.roll(1, 0))).sigmoid().mean()
@@ -133,6 +135,7 @@ def test_a_pass_without_gradients_beside_that_with_them(watched):
     assert spare == kept - 1  # the call to keep is the one with gradients, in the line below
 
 
+@pytest.mark.long
 def test_inputs_that_are_repeated_count_once_each(watched):
     def losses(model, rows):
         yield sum(model(part).mean() for _ in range(3) for part in rows.chunk(2))
@@ -153,6 +156,7 @@ class Writer(nn.Module):
         return hidden.cumsum(1) / torch.arange(1, rows.shape[1] + 1)[:, None]
 
 
+@pytest.mark.long
 def test_a_loop_over_the_prefixes_of_a_target(watched):
     def losses(model, rows):
         target = rows.reshape(4, -1, WIDTH)
@@ -165,6 +169,7 @@ def test_a_loop_over_the_prefixes_of_a_target(watched):
     assert all(0 < again < step for again, step in zip(found.again_ns, found.step_ns, strict=True))
 
 
+@pytest.mark.long
 def test_what_each_prefix_computes_of_its_memory_is_part_of_the_loop(watched):
     class Attending(Writer):
         def __init__(self):

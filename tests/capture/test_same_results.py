@@ -11,6 +11,7 @@ import torch
 from torch import nn, overrides
 
 from dptune.capture.injected.observe import same_results
+from dptune.capture.injected.observe.module_calls import ModuleCalls
 from dptune.capture.injected.observe.same_results import SameResults
 from dptune.capture.injected.observe.value_numbers import ValueNumbers
 
@@ -86,6 +87,10 @@ def dropped(model):
     return model(nn.functional.dropout(FIXED)).mean()
 
 
+def undropped(model):
+    return (nn.functional.dropout(FIXED.exp(), 0.5, training=False) @ FIXED @ model(torch.rand(64, 64))).mean()
+
+
 def noisy(model):
     return (model(torch.rand(64, 64)) * (torch.rand(64, 64) > 0.5)).mean()
 
@@ -133,6 +138,28 @@ def made_and_filled(model):
 )
 def test_nothing_where_inputs_or_values_change(step):
     assert found(step) == []
+
+
+def test_dropout_in_evaluation_mode_draws_nothing():
+    (facts,) = found(undropped)
+    assert facts.calls == 2
+    layers = nn.Sequential(nn.Linear(64, 64), nn.Dropout(0.5), nn.Linear(64, 64)).requires_grad_(False)
+    (facts,) = found(lambda model: (model(torch.rand(64, 64)) * layers(FIXED)).mean())
+    assert facts.calls == 1  # the first layer alone
+    layers.eval()
+    (facts,) = found(lambda model: (model(torch.rand(64, 64)) * layers(FIXED)).mean())
+    assert facts.calls == 2
+
+
+def test_modules_whose_calls_are_shown_to_observers():
+    layer, calls = nn.Linear(64, 64).requires_grad_(False), ModuleCalls()
+    calls.before(layer, lambda *_: None)
+    calls.begin()
+    try:
+        (facts,) = found(lambda model: (model(torch.rand(64, 64)) * layer(FIXED)).mean())
+    finally:
+        calls.end()
+    assert facts.operators == ["linear"]
 
 
 def test_tests_of_weights_that_a_fused_optimizer_changes_are_not_the_same():

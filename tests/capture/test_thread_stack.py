@@ -113,3 +113,25 @@ def test_garbage_is_collected_afterwards_as_before(monkeypatch: pytest.MonkeyPat
 def test_without_the_interpreters_lock_nothing_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "_is_gil_enabled", lambda: False, raising=False)
     assert stack_of(threading.get_ident(), 80) == []
+
+
+UNLOCKED = """
+    import sys, torch
+
+    sys._is_gil_enabled = lambda: False
+    model = torch.nn.Linear(8, 8)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(20):
+        model(torch.randn(4, 8)).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+
+
+@pytest.mark.records
+def test_a_recording_says_that_no_stack_was_read(profile) -> None:  # type: ignore[no-untyped-def]
+    run = profile(UNLOCKED, "--warmup", "2", "--untraced", "6", "--light", "2", "--detailed", "0")
+    assert run.status == 0, run.err
+    facts = run.facts()
+    assert facts.window("untraced").sampled == []
+    assert facts.unread["stacks"] == "Python runs without the global interpreter lock"

@@ -103,6 +103,18 @@ def test_only_recordings_of_the_same_number_of_ranks_are_compared() -> None:
     assert "compare" not in paint(page(History(dptune="0", entries=entries[:2]), 80), colour=False)
 
 
+def test_only_recordings_of_the_same_script_are_compared() -> None:
+    commands = {"a": "torchrun a.py --batch 64", "b": "python b.py", "c": "torchrun 'runs of a/a.py' --batch 128"}
+    entries = [Entry(folder=name, recorded="2026-11-22", ranks=2, command=said) for name, said in commands.items()]
+    assert "dptune compare a c\n" in paint(page(History(dptune="0", entries=entries), 80), colour=False)
+    assert "dptune compare" not in paint(page(History(dptune="0", entries=entries[:2]), 80), colour=False)
+
+
+def test_bars_give_way_to_names_of_wide_characters() -> None:
+    entry = Entry(folder="名前" * 14, recorded="2026-11-22", ranks=2, step_ns=1_000_000, label="Communication-bound")
+    assert "名前" * 14 in paint(page(History(dptune="0", entries=[entry]), 100), colour=False)
+
+
 def test_paths_are_those_that_can_be_read(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     broken = runs / "broken"
     broken.mkdir()

@@ -294,6 +294,11 @@ def test_a_script_that_was_written_after_the_run_is_named(script: Path, capsys: 
     assert said.count("train.py was changed after the recording: line numbers may not match") == 1
 
 
+def test_a_report_without_recommendations_has_none_to_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report", str(ACCUMULATION.parent / "healthy"), "--no-cache", "--patch", "--advice", "DP102"]) == 2
+    assert "hint: it has none: `dptune report` shows why" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("words", "message", "hint"),
     [

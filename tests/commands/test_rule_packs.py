@@ -15,7 +15,7 @@ import pytest
 
 from dptune.advice import Report
 
-SAMPLE = str(Path(__file__).parents[2] / "sample_traces" / "healthy")
+SAMPLE = str(Path(__file__).parents[1] / "rules" / "recorded" / "runs" / "unused-gradients-mended")
 RULE = '''"""A rule.
 
 ## What it measures

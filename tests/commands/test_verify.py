@@ -23,7 +23,9 @@ def recorded(tmp_path: Path) -> Path:
     return shutil.copytree(SAMPLE, tmp_path / "run")
 
 
-@pytest.mark.parametrize("name", [pytest.param("DP102", marks=pytest.mark.thorough), "dp102", "No-Sync-Missing"])
+@pytest.mark.parametrize(
+    "name", [*(pytest.param(code, marks=pytest.mark.thorough) for code in ("DP102", "dp102")), "No-Sync-Missing"]
+)
 def test_advice_is_kept_by_its_code_however_it_is_named(name: str, recorded: Path) -> None:
     """Later reports find what was proven by the code."""
     settings, code, promised, saves, changes = _change(Namespace(settings=[], advice=name), recorded)

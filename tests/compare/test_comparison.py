@@ -163,6 +163,7 @@ def made(drawn: list[tuple[int, dict[str, int]]], odd: bool = False, times: int 
     return list(apart.values())
 
 
+@pytest.mark.long
 @given(some_runs, some_runs)
 def test_the_differences_of_the_classes_sum_to_that_of_the_step(a: Any, b: Any) -> None:
     one, other = made(a), made(b, odd=True)
@@ -196,6 +197,7 @@ def test_runs_of_the_same_times_and_shares_differ_in_nothing(drawn: Any) -> None
     assert why(one, other) == "A and B take the same time."
 
 
+@pytest.mark.long
 @given(some_runs, some_runs)
 def test_swapping_the_sides_negates_every_difference(a: Any, b: Any) -> None:
     one, other = made(a), made(b, odd=True)

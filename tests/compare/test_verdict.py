@@ -101,6 +101,7 @@ def decided(runs: int, slower: float, times: int, seed: int) -> tuple[float, flo
     return float((ratios[:, -needed] > 1).mean()), float((ratios[:, needed - 1] < 1).mean())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("runs", [4, 5, 7, 10, 16])
 def test_runs_that_do_not_differ_are_told_apart_no_more_often_than_the_level_says(runs: int) -> None:
     worse, better = decided(runs, 0.0, times=20_000, seed=runs)

@@ -4,6 +4,8 @@ A rank makes five steps of 1,000 us. Each launches eight kernels of 80 us back t
 200 us from 740 on: compute 64 %, exposed communication 20 %.
 """
 
+from dataclasses import replace
+
 import pytest
 
 from dptune.advise.trust import judge
@@ -217,6 +219,19 @@ def test_kernels_of_steps_that_run_outside_all_steps(tmp_path, by):
     assert measured.known("account") is None
 
 
+def test_exposed_communication_of_one_of_many_ranks_may_be_waiting(tmp_path):
+    """Of one rank of eight the rows hold all that the account does not split, and none where all ranks were read."""
+    (tmp_path / "one").mkdir()
+    (tmp_path / "all").mkdir()
+    of_eight = {"distributedInfo": {"backend": "nccl", "rank": 0, "world_size": 8}}
+    measured, _ = judged(tmp_path / "one", rank(ranks=8), **of_eight)
+    (row,) = measured.overlap.rows
+    assert row.exposed_unsplit_ns == measured.account.exposed_unsplit_ns > 0
+    assert row.exposed_unsplit_ns == row.exposed_transfer_ns == row.exposed_ns
+    (row,) = judged(tmp_path / "all", *healthy(2))[0].overlap.rows
+    assert row.exposed_unsplit_ns == 0
+
+
 def test_work_that_queues_behind_the_steps_is_none_of_it(tmp_path):
     """Before the recording 60 ms of work were launched: all that its steps launch runs after them, promptly."""
     late = [{**one, "ts": one["ts"] + 60_000} if is_kernel(one) else one for one in rank()]
@@ -241,6 +256,18 @@ def test_a_stream_that_one_of_three_ranks_lacks(tmp_path):
     (finding,) = losses(trust).values()
     assert finding.code == "device-stream-missing"
     assert finding.text.startswith("rank 2: it has nothing of stream 31 of rank 0 (5 operations), but every")
+
+
+def test_the_profiler_lost_nothing_of_a_trace_that_breaks_off(tmp_path):
+    """What the end of a truncated file would hold is missing there, not in the recording."""
+    lacking = without(rank(ranks=3), is_kernel)
+    lacking += [kernel("memset", 10, 20, 9000)]
+    run = load_events(tmp_path, *healthy(2), lacking)
+    *whole, last = run.ranks
+    cut = replace(last, light=replace(last.light, partial="after 12 events"))
+    trust = judge(measure(replace(run, ranks=[*whole, cut])), [])
+    text = losses(trust)["device-stream-missing"].text
+    assert text == "rank 2: its trace breaks off: it has no communication kernel, but every other rank has"
 
 
 @pytest.mark.parametrize("lacking", [0, 2])

@@ -1,7 +1,5 @@
 """The critical path: by hand, and what holds of any."""
 
-from itertools import pairwise
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -151,10 +149,11 @@ def test_the_path_covers_each_step_once(tmp_path_factory, parts):
         walk = Walk.of(own.columns, device.operations, own.host)
         for window in device.windows:
             found = walk.back(window)
-            assert found[0].end_ns == window.end_ns
-            assert found[-1].start_ns == window.start_ns
-            assert all(later.start_ns == earlier.end_ns for later, earlier in pairwise(found))
-            assert all(part.start_ns < part.end_ns for part in found)
+            assert found.ends[0] == window.end_ns
+            assert found.starts[-1] == window.start_ns
+            assert found.starts[:-1] == found.ends[1:]
+            assert all(start < end for start, end in zip(found.starts, found.ends, strict=True))
+            assert len(found.kinds) == len(found.rows) == len(found.starts)
 
 
 def test_a_cpu_has_none(tmp_path):

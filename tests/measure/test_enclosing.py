@@ -78,6 +78,7 @@ def test_no_ranges_hold_nothing():
     assert ranges([]).parents().tolist() == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("depth", [1, 1000, 100_000])
 def test_depth_and_siblings_take_the_same_few_rounds(depth):
     """`depth` ranges one in the other, then as many beside each other inside the outermost."""

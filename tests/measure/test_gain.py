@@ -137,6 +137,7 @@ def test_the_replay_is_that_of_plain_loops(tmp_path_factory, data, ranks, blocki
     assert measured.straggler.gain_share == pytest.approx(max(0.0, truth(work, late.rank, blocking)), abs=1e-6)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("segments", "usual"), [(2, 6_000), (4, 500), (6, 300), (12, 650)])
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_a_delay_before_queued_collectives_is_gained_whole(tmp_path, segments, usual, ranks):

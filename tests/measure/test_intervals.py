@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dptune.measure.device.timeline import Split, timeline
-from dptune.measure.intervals import NOTHING, Intervals, first_begun
+from dptune.measure.intervals import NOTHING, Intervals, distinct, first_begun
 from dptune.measured import IDLE, Account
 from dptune.trace.kernels import Work
 
@@ -124,3 +124,9 @@ def test_of_those_in_flight_the_first_begun_has_the_moment(found):
         active = [at for at, (start, length) in enumerate(found) if start <= moment < start + length]
         has = [at for at in range(len(found)) if since[at] <= moment < until[at]]
         assert has == sorted(active, key=lambda at: (found[at][0], at))[:1]
+
+
+@given(st.lists(st.integers(-5, SIZE), max_size=30), SHIFT)
+def test_values_that_differ(found, shift):
+    values = np.array([value + shift for value in found], dtype=np.int64)
+    assert distinct(values).tolist() == sorted({*values.tolist()})

@@ -64,6 +64,7 @@ def compared(trace):
     return len(trace.operators)
 
 
+@pytest.mark.long
 def test_all_but_those_of_the_damaged_block(path):
     trace = decode(path)
     kept = compared(trace)
@@ -113,6 +114,7 @@ def test_of_more_operators_than_are_read_at_once(path, monkeypatch):
     assert len(OperatorArguments.of(trace).rows) > COUNT // 2
 
 
+@pytest.mark.long
 def test_of_one_trace_of_several_and_of_no_record(path):
     other = path.with_name("rank1.json")
     other.write_text(path.read_text())

@@ -72,7 +72,8 @@ def test_each_call_may_run_an_operator_several_times(tmp_path):
 
 
 def test_fewer_calls_are_no_loop(tmp_path):
-    assert loops(tmp_path, repeated([1], times=15)) == []
+    assert [loop.repeats for loop in loops(tmp_path, repeated([8], times=4))] == [4]  # rules ask for more
+    assert loops(tmp_path, repeated([1], times=3)) == []
 
 
 def test_layers_called_one_after_the_other_are_no_loop(tmp_path):
@@ -80,9 +81,15 @@ def test_layers_called_one_after_the_other_are_no_loop(tmp_path):
 
 
 def test_micro_batches_are_no_loop(tmp_path):
-    """The function runs a backward pass."""
-    backward = ("torch/_tensor.py(500): backward", 450, 590)
-    assert loops(tmp_path, repeated([1]), more=[backward]) == []
+    """The function runs a backward pass after each call."""
+    passes = [("torch/_tensor.py(500): backward", 18 + 20 * number, 25 + 20 * number) for number in range(20)]
+    assert loops(tmp_path, repeated([1]), more=passes) == []
+
+
+def test_one_backward_pass_after_all_calls(tmp_path):
+    """The loop adds up a loss for each position."""
+    (loop,) = loops(tmp_path, repeated([8]), more=[("torch/_tensor.py(500): backward", 450, 590)])
+    assert (loop.name, loop.module, loop.repeats) == ("encode", "Sequential", 20)
 
 
 def test_the_training_loop_may_call_its_model_often(tmp_path):

@@ -157,6 +157,7 @@ def test_a_step_after_the_marked_ones_ends_the_last(tmp_path: Path) -> None:
     assert [one.account.window_ns for one in figures.ranks[0].devices[0].steps] == [100 * US] * 4
 
 
+@pytest.mark.long
 def test_what_is_left_out_is_said(tmp_path: Path) -> None:
     run = load_events(tmp_path, waiting_steps(3))
     report = build_report(run, measure(run), Settings())

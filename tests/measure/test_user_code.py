@@ -303,3 +303,39 @@ def test_a_comprehension_is_part_of_the_function_around_it(tmp_path):
     ]
     found = user_code([viewed(tmp_path, [python("train.py(90): main", 0, 1000 * STEPS), *each])], {})
     assert {(site.name, site.runs) for site in found.sites} == {("augment", 20), ("main", 0)}
+
+
+def test_methods_of_one_name_in_a_file_are_functions_of_their_own(tmp_path):
+    def inside(at):
+        yield from (python("train.py(50): read", at + 700, at + 800), python("train.py(60): read", at + 800, at + 850))
+
+    found = user_code([rank_view(tmp_path, saves=False, inside=inside)], {}).sites
+    assert {(one.at, one.cost_ns / US) for one in found if one.name == "read"} == {
+        ("train.py:50", 100),
+        ("train.py:60", 50),
+    }
+
+
+def test_a_function_that_ran_as_recording_began_is_the_one_that_begins_before_its_line(tmp_path):
+    events = [python("train.py(57): read", 0, 150), python("train.py(90): main", 0, 1000 * STEPS)]
+    for at in range(0, 1000 * STEPS, 1000):
+        events += [step(at // 1000, at, at + 1000), python("train.py(70): read", at + 500, at + 600)]
+        if at:
+            events.append(python("train.py(50): read", at + 10, at + 110))
+    found = user_code([viewed(tmp_path, events)], {}).sites
+    assert {one.at for one in found if one.name == "read"} == {"train.py:50", "train.py:70"}
+
+
+def test_rows_with_the_same_names_around_them_are_looked_at_once(tmp_path, monkeypatch):
+    looked_at = []
+    one = stacks.Stacks._site
+
+    def counted(self, place, phase):
+        looked_at.append(place)
+        return one(self, place, phase)
+
+    monkeypatch.setattr(stacks.Stacks, "_site", counted)
+    found = user_code([rank_view(tmp_path)], {})
+    names = {event["name"] for event in step_events(0)}
+    assert len(found.sites) > 2
+    assert 0 < len(looked_at) < 2 * len(names)

@@ -80,6 +80,13 @@ def test_it_says_what_ran_what_limits_it_and_what_to_do() -> None:
     assert "Next     DP102: In train.py:76, use `with model.no_sync()" in shown
 
 
+@pytest.mark.parametrize("name", ["my train.py", "réseau [red].py", "it's.py"])
+def test_a_script_with_spaces_in_its_name_is_named(report: Report, name: str) -> None:
+    command = shlex.join(["torchrun", "--nproc-per-node", "2", f"/home/a b/{name}", "--x", "1"])
+    run = report.run.model_copy(update={"command": command})
+    assert text.first_screen(report.model_copy(update={"run": run})).startswith(f" {name} · ")
+
+
 def test_a_long_command_continues_as_a_shell_reads_it() -> None:
     """No word is cut, and none that is quoted is parted."""
     path = f"'run of {'x' * 30} -- it'"
@@ -280,6 +287,30 @@ def test_a_long_name_without_spaces_is_cut(report: Report) -> None:
     rows = [row for row in shown.splitlines() if "X" not in row]  # the label has lines of its own
     assert len(rows) <= 24
     assert any(row.endswith("...") for row in rows)
+
+
+def test_long_names_leave_the_figures_of_a_sentence(report: Report) -> None:
+    """A cause and what to do next show both ends of a name, rather than the name alone; code is not shortened."""
+    name = f"# running sparse {'very_' * 30}arch"
+    called = f"forward({'very_' * 30}) arch"
+    cause = f"`{name}` in `{called}` takes 1,010 ms on rank 2, 20.7 ms on the others; this explains 99 % of its lag."
+    headline = Headline(
+        label="Straggler",
+        verdict="Rank 2 is late.",
+        cause=cause,
+        why="w",
+        next=f"Find out what `{name}` does: a sleep.",
+    )
+    shown = " ".join(text.first_screen(report.model_copy(update={"headline": headline})).split())
+    assert "takes 1,010 ms on rank 2, 20.7 ms on the others; this explains 99 % of its lag." in shown
+    assert "does: a sleep." in shown
+    assert re.search(r"`# running( sparse)?( \w+)?\.\.\w*arch` in `forward\(", shown)
+    short = {"cause": cause.replace(name, "# running sparse arch").replace(called, "## forward ##"), "next": "n"}
+    narrow = text.first_screen(report.model_copy(update={"headline": headline.model_copy(update=short)}), 60)
+    assert "`# running sparse arch` in `## forward ##`" in " ".join(narrow.split())  # a narrow page takes more lines
+    code = f"Use `{'loss = model(x); ' * 20}`."
+    headline = headline.model_copy(update={"next": code})
+    assert "`loss = model(x); loss = model(x);" in text.first_screen(report.model_copy(update={"headline": headline}))
 
 
 def test_a_run_of_which_nothing_is_known_has_one_too(foreign: Report) -> None:

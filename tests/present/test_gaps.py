@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dptune.advice import Report
+from dptune.measure.nested import Nested
 from dptune.measured import GapFigures
 from dptune.present.sections.gaps import gaps
+from dptune.present.tui.under_cursor import inside
 
 
 def said(report: Report, length_ns: int = 4_000_000, **known: str) -> str:
@@ -22,6 +24,15 @@ def test_a_gap_and_what_lies_around_it(report: Report) -> None:
         "4.00 ms rank 1, step 7: blocking call 75.0 %, host 25.0 % after gemm before relu host in aten::item"
         in " ".join(said(report, before="gemm", after="relu", meanwhile="aten::item").split())
     )
+
+
+def test_what_the_host_was_in_has_its_whole_name(report: Report) -> None:
+    """Brackets of a range or an operator hold no arguments of C++."""
+    within = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
+    text = " ".join(said(report, before="gemm(int)", meanwhile=within).split())
+    assert "after gemm at" in text
+    assert text.endswith(f"host in {within}")
+    assert inside([Nested(within, "range", 0, 2_000_000, 0)]) == f"{within} (2.00 ms)"
 
 
 def test_what_is_not_known_is_not_named(report: Report) -> None:

@@ -32,7 +32,8 @@ from dptune.present.html.steps import history
 from dptune.present.html.style import CSS
 from dptune.present.html.tables import TALL, rank_table, sorted_by, table
 from dptune.present.html.timeline import timeline
-from dptune.present.sections.overlap import named_rows
+from dptune.present.ink import paint
+from dptune.present.sections.overlap import named_rows, overlap, times
 from dptune.present.table import Column
 from dptune.testing import account, arrival, figures, measured_run
 
@@ -254,6 +255,29 @@ def test_communication_is_split_by_what_hides_it(report: Report) -> None:
     assert f"all_reduce (gradients) in backward: {100 * share:.1f} %" in written
     assert "all_reduce: waiting" in written
     assert list(hidden_and_exposed(of(report, measured_run()))) == []
+
+
+def test_what_may_be_waiting_is_not_called_exposed(report: Report) -> None:
+    """Where ranks are missing, text and page draw it apart, with a key of its own."""
+    shares = {"kind": "all_to_all", "calls": 1, "most_share": 0.9, "exposed_ns": 90_000_000, "hidden_ns": 10_000_000}
+    row = CommunicationFigures.only(
+        "not needed", **shares, communication_ns=100_000_000, exposed_transfer_ns=80_000_000
+    )
+    split, unsplit = row, row.model_copy(update={"exposed_unsplit_ns": 60_000_000})
+    assert times(unsplit) == (10_000_000, 20_000_000, 60_000_000, 10_000_000)
+    for drawn, missing in ((split, False), (unsplit, True)):
+        found = of(report, measured_run(exposed_share=0.1, overlap=figures(OverlapFigures, rows=[drawn])))
+        written = body(hidden_and_exposed(found))
+        assert re.findall(r"width:([\d.]+)%", written) == [
+            "10.00",
+            *(["20.00", "60.00"] if missing else ["80.00"]),
+            "10.00",
+        ]
+        assert ("all_to_all: comm or waiting" in written) == missing
+        assert ("ranks are missing" in written) == missing
+        text = paint(overlap(found, 100), colour=False)
+        assert ("▚" in text) == missing
+        assert ("exposed, or waiting: ranks are missing" in text) == missing
 
 
 def test_the_same_collective_of_many_groups_is_one_row() -> None:

@@ -109,7 +109,7 @@ async def test_the_first_screen_has_verdict_account_and_trust(report: Report, si
         await see(pilot, "⏎ Card e Evidence w Why y Copy code / Find ? Help q Quit", "2")
 
 
-@pytest.mark.parametrize("size", [SMALL, LARGE])
+@pytest.mark.parametrize("size", [SMALL, pytest.param(LARGE, marks=pytest.mark.thorough)])
 async def test_a_walk_with_the_keyboard_alone(report: Report, size: tuple[int, int]) -> None:
     app = ReportApp(report)
     async with app.run_test(size=size) as pilot:
@@ -428,7 +428,7 @@ async def test_evidence_without_a_place_says_so(report: Report) -> None:
         assert told.message == "Based on figures over all steps, not on one place. Key 6 shows a step."
 
 
-@pytest.mark.parametrize("tab", ["1", "2", "3", "4", "5"])
+@pytest.mark.parametrize("tab", ["1", *(pytest.param(tab, marks=pytest.mark.thorough) for tab in "345"), "2"])
 async def test_words_that_look_like_markup_are_only_words(report: Report, tab: str) -> None:
     async with ReportApp(report).run_test(size=LARGE) as pilot:
         await see(pilot, "[/bold", tab, "slash", *"[/bold", "enter")

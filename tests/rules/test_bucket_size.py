@@ -247,6 +247,7 @@ SIZES = (0.1, 0.2, 0.5, 1, 2, 5, 10, 25, 50)
 
 
 def test_with_a_step_model_the_size_with_the_shortest_step_is_proposed(ask, tiny, predict):
+    """2 MiB hold all 40 times 51 KiB of gradients: larger buckets would be the same one, and are not tried."""
     steps = dict(zip(SIZES, (0.9, 0.8, 0.7, 0.7, 0.65, 0.75, 0.75, 0.75, 0.75), strict=True))
     measured, facts = tiny()
     (advice,) = ask("DP101", measured, facts, predictor=predict("ddp.bucket_cap_mb", steps))
@@ -256,7 +257,7 @@ def test_with_a_step_model_the_size_with_the_shortest_step_is_proposed(ask, tiny
     assert "2 MiB buckets need about 1, which saves about 35 % of a step" in advice.title
     told = {one.label: one.value for one in advice.evidence if one.label.startswith("saved with")}
     assert told == {f"saved with {size:g} MiB buckets": share for size, share in (
-        (0.1, 0.1), (0.2, 0.2), (0.5, 0.3), (2, 0.35), (5, 0.25)
+        (0.1, 0.1), (0.2, 0.2), (0.5, 0.3), (2, 0.35)
     )}  # fmt: skip
 
 

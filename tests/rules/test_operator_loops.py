@@ -4,7 +4,7 @@ import pytest
 
 from dptune.measured import OperatorLoop, UserCodeFigures
 from dptune.runfile.loader import LoaderFacts
-from dptune.runfile.row_calls import RowCallsFacts
+from dptune.runfile.row_calls import CellLoopFacts, RowCallsFacts, SliceCallsFacts
 from dptune.runfile.window import SampledFacts, Window
 
 
@@ -183,10 +183,21 @@ def test_evaluation_calls_the_model_in_a_loop(ask, make_measured, make_facts):
     [("aten::lstm_cell", "nn.LSTM"), ("aten::gru_cell", "nn.GRU"), ("aten::rnn_tanh_cell", "nn.RNN")],
 )
 def test_cells_over_a_sequence_have_a_layer(ask, make_measured, make_facts, operator, layer):
-    (advice,) = ask("DP610", looping(make_measured, operator=operator), [make_facts()])
+    known = make_facts(cell_loops=[CellLoopFacts("Net.nt_xent", "loss.py:20", inputs_known=True)])
+    (advice,) = ask("DP610", looping(make_measured, operator=operator), [known])
     assert advice.title.endswith(f"12 % of the step: use {layer} for the whole sequence")
     assert "whole batch" not in advice.title
     assert "weight_ih_l0" in advice.watch
+    assert (advice.impact, advice.confidence) == ("medium", "medium")
+    (unsure,) = ask("DP610", looping(make_measured, operator=operator), [make_facts()])
+    assert unsure.title.endswith(f": use {layer} if all inputs are known before the loop")
+    assert (unsure.impact, unsure.confidence) == ("low", "low")
+
+
+def test_cells_that_need_the_output_before_are_no_finding(ask, make_measured, make_facts):
+    needed = make_facts(cell_loops=[CellLoopFacts("Net.nt_xent", "loss.py:20", inputs_known=False)])
+    assert ask("DP610", looping(make_measured, operator="aten::gru_cell"), [needed]) == []
+    assert len(ask("DP610", looping(make_measured), [needed])) == 1  # other operators of the function
 
 
 def computing(make_measured, **changed):
@@ -231,7 +242,7 @@ def test_the_saving_of_a_loop_that_computes_has_no_lower_bound(ask, make_measure
 @pytest.mark.parametrize("changed", [{"least_computed_share": 0.3}, {"operator": "aten::lstm_cell"}])
 def test_small_operators_and_cells_keep_their_remedies(ask, make_measured, make_facts, changed):
     measured = looping(make_measured, **{"least_computed_share": 0.9, "least_computed_ns": 1, **changed})
-    (advice,) = ask("DP610", measured, [make_facts()])
+    (advice,) = ask("DP610", measured, [make_facts(cell_loops=[CellLoopFacts("nt_xent", "loss.py:20", True)])])
     assert "compute results" not in advice.title
     assert "for the whole" in advice.title
     assert advice.confidence == "medium"
@@ -331,3 +342,72 @@ def test_what_is_repeated_is_a_part_of_the_function(ask, make_measured, make_fac
     own[0].row_calls = []
     collect = {"name": "collect", "at": "train.py:77", "rank": 0, "share": share}
     assert len(ask("DP610", looping(make_measured, **collect), own)) == told
+
+
+def of_slices(make_facts, **changed):
+    found = {"function": "Net.nt_xent", "at": "loss.py:20", "where": "loss.py:25", "module": "Sequential", "slices": 6}
+    return make_facts(slice_calls=[SliceCallsFacts(**{**found, "calls": 6, **changed})])
+
+
+def test_a_module_that_is_called_for_one_slice_after_the_other(ask, make_measured, make_facts):
+    run = looping(make_measured, module="Sequential", repeats=6.0, share=0.3, alone=False)
+    (advice,) = ask("DP610", run, [of_slices(make_facts)])
+    assert advice.title == (
+        "`nt_xent` (loss.py:25) calls Sequential 6 times in a Python loop, 30 % of the step: the calls are for slices "
+        "of one tensor and none needs the one before, so use one call for all slices"
+    )
+    assert (advice.impact, advice.confidence, advice.numerics) == ("high", "medium", "same")
+    (of_norms,) = ask("DP610", run, [of_slices(make_facts, norms=True)])
+    assert (of_norms.numerics, of_norms.watch.startswith("BatchNorm layers then")) == ("changes", True)
+
+
+@pytest.mark.parametrize("changed", [{"at": "loss.py:50"}, {"module": "Linear"}, {"function": "Net.forward"}])
+def test_few_calls_of_a_module_are_no_loop_where_slices_are_others(ask, make_measured, make_facts, changed):
+    run = looping(make_measured, module="Sequential", repeats=6.0, share=0.3, alone=False)
+    assert ask("DP610", run, [of_slices(make_facts, **changed)]) == []
+    assert ask("DP610", run, [make_facts()]) == []
+
+
+def test_few_calls_that_mostly_compute_are_no_loop(ask, make_measured, make_facts):
+    computing = {"computed_share": 0.9, "least_computed_share": 0.8, "least_computed_ns": 100}
+    run = looping(make_measured, module="Sequential", repeats=6.0, cost_ns=13_000_000, share=0.3, **computing)
+    assert ask("DP610", run, [of_slices(make_facts)]) == []
+    run = looping(make_measured, module="Sequential", repeats=6.0, cost_ns=11_000_000, share=0.3, **computing)
+    (short,) = ask("DP610", run, [of_slices(make_facts)])
+    assert (short.impact, short.saves.basis, short.saves.low_share) == ("medium", "bound", 0)
+    assert "mostly compute" not in short.title
+
+
+def siblings(make_facts, looks, calls=48):
+    """So many of 100 stack samples are at the line that calls 12 heads."""
+    found = SliceCallsFacts("Attention.forward", "net.py:30", "net.py:31", "Head", 12, calls, siblings=True)
+    places = [
+        SampledFacts(["main (train.py:9)", "Attention.forward (net.py:31)"], "forward", looks=looks, spent_ns=[looks]),
+        SampledFacts(["main (train.py:12)"], "backward", looks=100 - looks, spent_ns=[100 - looks]),
+    ]
+    return [make_facts(windows=[Window("untraced", 3, [20] * 5, sampled=places)], slice_calls=[found])]
+
+
+def test_like_modules_on_the_same_input(ask, make_measured, make_facts):
+    none = make_measured(user_code=UserCodeFigures(ranks=[0, 1], steps=2, basis="untraced", sites=[]))
+    (advice,) = ask("DP610", none, siblings(make_facts, 30))
+    assert advice.title == (
+        "12 modules of class `Head` are called on the same input one after the other (net.py:31), 30 % of the step in "
+        "the forward pass: compute all of them in one module"
+    )
+    assert (advice.impact, advice.confidence, advice.saves.basis) == ("medium", "medium", "bound")
+    assert advice.saves.high_share == pytest.approx(0.9 * 11 / 12)
+    assert ask("DP610", none, siblings(make_facts, 2)) == []
+    assert ask("DP610", none, siblings(make_facts, 30, calls=1)) == []  # 3 of 10 ms
+
+
+def test_like_modules_within_like_modules_are_named_with_these(ask, make_measured, make_facts):
+    """Each head calls three layers on its input, at one line."""
+    none = make_measured(user_code=UserCodeFigures(ranks=[0, 1], steps=2, basis="untraced", sites=[]))
+    (facts,) = siblings(make_facts, 30, calls=1)
+    inner = SliceCallsFacts("Head.forward", "net.py:10", "net.py:12", "Linear", 36, 144, siblings=True)
+    path = ["main (train.py:9)", "Attention.forward (net.py:31)", "Head.forward (net.py:12)"]
+    facts.window("untraced").sampled.append(SampledFacts(path, "forward", looks=20, spent_ns=[20]))
+    facts.slice_calls.append(inner)
+    (advice,) = ask("DP610", none, [facts])
+    assert "modules of class `Head`" in advice.title

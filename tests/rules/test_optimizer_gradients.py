@@ -33,6 +33,18 @@ def test_kept_gradients(said):
     assert less_sure.title.endswith(": 2 of 4 steps reuse old gradients")
 
 
+def test_gradients_of_another_optimizers_loss(said):
+    (advice,) = said("DP305", of_others=3, others_where="train.py:14")
+    assert advice.title == (
+        "Steps of AdamW (train.py:20) also use gradients of another optimizer's loss, which are not cleared after the "
+        "step at train.py:14"
+    )
+    assert (advice.kind, advice.impact, advice.confidence) == ("risk", "high", "high")
+    assert advice.remedy == "Call zero_grad() of this optimizer before its backward pass (train.py:18)."
+    assert said("DP305", of_others=3, others_where="train.py:14", kept=3)[0].title.startswith("Gradients are not")
+    assert said("DP305", of_others=1) == []
+
+
 def test_no_gradients(said):
     (advice,) = said("DP306", without=4, elsewhere=12, alike=True, sharded=True)
     assert advice.title == "AdamW (train.py:9) changes nothing: none of its parameters had a gradient"

@@ -19,6 +19,14 @@ def test_the_checkpoint_and_its_key_are_named(ask, make_measured, make_facts):
     assert [one.value for one in advice.evidence] == [6, "train.py:15"]
 
 
+def test_an_optimizer_that_is_created_anew_for_each_step(ask, make_measured, make_facts):
+    found = UnrestoredStateFacts("Adam", "train.py:9", None, "", "", parameters=6, renewed=4)
+    (advice,) = ask("DP312", make_measured(), [make_facts(unrestored_states=[found])])
+    assert advice.title == "Adam is created again for each step (train.py:9): its state is lost"
+    assert (advice.kind, advice.impact, advice.confidence) == ("risk", "high", "high")
+    assert [one.value for one in advice.evidence] == [4, "train.py:9", 6]
+
+
 def test_quiet(ask, make_measured, make_facts):
     assert ask("DP312", make_measured(), [make_facts()]) == []
 

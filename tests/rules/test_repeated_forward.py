@@ -206,6 +206,21 @@ def test_features_that_may_differ_or_are_needed_once(of_frozen, changed):
     assert of_frozen(frozen(), **changed) == []
 
 
+def test_a_frozen_module_with_the_same_input_in_every_step(of_frozen):
+    (advice,) = of_frozen(frozen(same_inputs=1), epochs=None, random_samples=True)
+    assert advice.title == (
+        "`encoder` is called with the same input in every step (train.py:41), 40 % of the step: call it once before "
+        "training and keep the result"
+    )
+    assert (advice.impact, advice.confidence, advice.numerics) == ("high", "medium", "same")
+    assert (advice.saves.low_share, advice.saves.high_share) == (pytest.approx(0.32), pytest.approx(0.52))
+    assert advice.fingerprint == "DP612:encoder:fixed"
+    (advice,) = of_frozen(frozen(same_inputs=2))
+    assert "with the same inputs in every step" in advice.title
+    assert of_frozen(frozen(0.04, same_inputs=1)) == []
+    assert of_frozen(frozen(same_inputs=1), device="cuda") == []
+
+
 def test_features_that_take_little(of_frozen):
     assert of_frozen(frozen(0.04)) == []
     assert len(of_frozen(frozen(0.06), frozen(0.055))) == 1

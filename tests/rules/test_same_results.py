@@ -3,7 +3,7 @@
 import pytest
 
 from dptune.measured import Missing
-from dptune.runfile.repeated_forward import RepeatedForwardFacts
+from dptune.runfile.repeated_forward import FrozenFeatureFacts, RepeatedForwardFacts
 from dptune.runfile.same_results import SameResultFacts
 from dptune.runfile.window import SampledFacts, Window
 
@@ -52,6 +52,18 @@ def test_a_repeated_forward_pass_is_named_by_its_rule(ask, make_measured, make_f
         same_results=[same(calls=9, results=3, within_step=True)], repeated_forward=[RepeatedForwardFacts("Net")]
     )
     assert ask("DP625", make_measured(device="cpu", world=1), [facts]) == []
+
+
+@pytest.mark.parametrize(("line", "named"), [("train.py:41", []), ("train.py:50", ["DP625"])])
+def test_what_runs_in_a_frozen_module_with_fixed_inputs_is_named_with_it(ask, make_measured, make_facts, line, named):
+    path = ["main (train.py:9)", f"encode ({line})", "Encoder.normalized (graph.py:31)"]
+    window = Window("untraced", 3, [10 * MS], sampled=[SampledFacts(path, looks=9, steps=[0], spent_ns=[MS])])
+    facts = make_facts(
+        same_results=[same(function="Encoder.normalized (graph.py:31)")],
+        frozen_features=[FrozenFeatureFacts("encoder", "train.py:41", same_inputs=1)],
+        windows=[window],
+    )
+    assert [found.rule for found in ask("DP625", make_measured(device="cpu", world=1), [facts])] == named
 
 
 def test_outside_of_functions(advice):

@@ -262,3 +262,22 @@ def test_what_runs_in_a_call_for_each_row_is_explained():
 
     assert told("train.py:69") == []
     assert len(told("train.py:70")) == 1
+
+
+@pytest.mark.parametrize(("looks", "through", "named"), [(2, "accelerate", 0), (30, "accelerate", 1), (2, "other", 0)])
+def test_a_librarys_function_takes_no_more_than_all_calls_of_the_library(looks, through, named):
+    """Samples have the function that the script calls: in a trace it calls another, which the profiler slows."""
+    part = site(0.2, name="main", at="train.py:5", part=True, mostly="extract_model", library="accelerate")
+    sampled = SampledFacts(["main (train.py:48)"], through=f"{through}.unwrap_model", looks=looks, spent_ns=[looks])
+    advised = list(RULES["DP901"].check(RunView(found(part), [with_samples(sampled)])))
+    assert len(advised) == named
+
+
+def test_few_samples_limit_a_librarys_function_too():
+    """One of 40 is in the library: at most 10 % of the step, and not the whole of three traced steps."""
+    part = site(1.0, name="main", at="train.py:5", part=True, mostly="_call_callback_hooks", library="lightning")
+    sampled = SampledFacts(["main (train.py:48)"], through="lightning.Trainer.fit", looks=1, spent_ns=[1])
+    rest = SampledFacts(["main (train.py:61)"], "backward", looks=39, steps=[0], spent_ns=[39])
+    facts = facts_of(windows=[Window("untraced", 3, [40], sampled=[rest, sampled])])
+    assert list(RULES["DP901"].check(RunView(found(part), [facts]))) == []
+    assert len(list(RULES["DP901"].check(RunView(found(part), [])))) == 1

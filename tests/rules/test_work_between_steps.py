@@ -1,6 +1,7 @@
 import pytest
 
 from dptune.measured import Missing
+from dptune.runfile.communication import CallFacts
 from dptune.runfile.facts import DeviceFacts
 from dptune.runfile.histories import HistoryFacts
 from dptune.runfile.loader import LoaderFacts
@@ -44,6 +45,18 @@ def test_the_lines_of_the_function_and_the_loop_around_them(ask, make_measured, 
     shown = {one.label: one.value for one in advice.evidence}
     assert shown["lines that take most time"] == "train.py:18 (60 %), train.py:21 (40 %)"
     assert shown["loops around them"] == "train.py:17 (100 %)"
+
+
+@pytest.mark.parametrize(
+    ("ms", "where", "named"), [(1.5, "train.py:44", 0), (0.5, "train.py:44", 1), (1.5, "a.py:4", 1)]
+)
+def test_a_logger_that_mostly_communicates_is_named_by_its_collectives(
+    ask, make_measured, make_facts, ms, where, named
+):
+    """It logs for 2 of 10 ms, of which so many are in collectives at a line."""
+    call = CallFacts("all_reduce", where, untraced_calls=20, untraced_ns=int(20 * ms * MS), through="lightning.log")
+    facts = logging_run(make_facts, 2, calls=[call])
+    assert len(ask("DP609", make_measured(world=1, device="cpu"), [facts])) == named
 
 
 def test_on_a_cpu_its_time_goes_away(ask, make_measured, make_facts):

@@ -153,3 +153,29 @@ def test_few_steps_do_not_tell_their_variation():
     """Seven steps alike: 1.645 x sqrt(0.21 / 70) = 0.0901."""
     found = sampled_share([steps_of(*[0.3] * 7)], "save", "io.py").by_rank[0]
     assert found.most == pytest.approx(0.3 + 0.0901, abs=1e-4)
+
+
+def forwards(*, firsts):
+    """Two methods of one name in a file, that begin at lines 20 and 30: of the first there are more samples."""
+    places = [("Encoder.forward (net.py:24)", 20, 60), ("Decoder.forward (net.py:36)", 30, 40)]
+    sampled = [
+        SampledFacts(
+            ["main (train.py:9)", path], looks=looks, steps=[0], spent_ns=[looks], firsts=[1, first] if firsts else []
+        )
+        for path, first, looks in places
+    ]
+    return [Facts(0, windows=[Window("untraced", 3, durations_ns=[100], sampled=sampled)])]
+
+
+def test_of_methods_of_one_name_the_one_that_begins_at_the_line():
+    run = forwards(firsts=True)
+    assert hottest_line(run, "forward", "net.py:30") == "net.py:36"
+    assert hottest_line(run, "forward", "net.py:20") == "net.py:24"
+    assert found_share(run, 0, "forward", "net.py:30")[0] == 0.4
+    assert sampled_share(run, "forward", "net.py:30").by_rank[0].likely == 0.4
+    assert found_share(run, 0, "main", "train.py:1", without=[("forward", "net.py:20")])[0] == 0.4
+
+
+def test_a_line_within_a_function_or_older_samples_do_not_distinguish_it():
+    assert hottest_line(forwards(firsts=True), "forward", "net.py:36") == "net.py:24"
+    assert hottest_line(forwards(firsts=False), "forward", "net.py:30") == "net.py:24"

@@ -17,6 +17,7 @@ def small(run: Run) -> Run:
     return run[0], replace(run[1], layers=2, width=512, heads=8, tokens=128)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", CHANGES)
 def test_both_sides_run(name: str) -> None:
     pair = pairs.drawn(1, 2, name)

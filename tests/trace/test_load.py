@@ -78,6 +78,8 @@ def test_missing_ranks_are_named(tmp_path):
     run = load([write(tmp_path / f"t{rank}.json", rank, 8) for rank in (0, 3, 4)])
     assert [f.text for f in run.findings] == ["ranks 1-2, 5-7 are missing: 3 of 8 ranks were given"]
     assert run.world_size == 8
+    (missing,) = load([write(tmp_path / "many" / f"t{rank}.json", rank, 1000) for rank in (0, 999)]).findings
+    assert missing.text == "ranks 1-998 are missing: 2 of 1,000 ranks were given"
 
 
 def test_duplicate_ranks_are_named(tmp_path):

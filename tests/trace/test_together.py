@@ -108,6 +108,7 @@ def test_a_recording_is_of_one_run(recorded):
     assert findings(recorded) == []
 
 
+@pytest.mark.long
 def test_a_trace_of_another_rank_in_a_recording_is_left_out(recorded):
     shutil.copyfile(recorded / "rank-00000.trace.json.gz", recorded / "rank-00001.trace.json.gz")
     assert [rank.rank for rank in load([recorded]).ranks] == [0]

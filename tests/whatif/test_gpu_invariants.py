@@ -228,6 +228,9 @@ WITH_A_RANGE: tuple[dict[str, Value], ...] = (
     {"precision.autocast": "bf16"},
     {"fsdp.reshard_after_forward": False},
     {"fsdp.param_dtype": "bf16"},
+    {"fsdp.units": 2},
+    {"fsdp.units": 8},
+    {"wrapper": "ddp"},
     {"optimizer.fused": True},
     {"cuda.graphs": True},
 )

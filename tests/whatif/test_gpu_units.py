@@ -21,6 +21,7 @@ from dptune.whatif.gpu.assumed import Side
 from dptune.whatif.gpu.changes import changed
 from dptune.whatif.gpu.graph import Kind, Message
 from dptune.whatif.gpu.program import Program
+from dptune.whatif.gpu.splitting import parts_of_units
 from dptune.whatif.run_model import RunModel
 
 SAMPLE = Path(__file__).parents[2] / "sample_traces" / "gpu" / "ranks-nccl-fsdp"
@@ -29,11 +30,12 @@ NO_LINK: dict[str, Value] = {"link.alpha_us": 0.0, "link.gb_per_s": 1e9, "host.t
 
 
 @cache
-def simulated(micro_batches: int = 1, *, prefetch: int = 0) -> Program:
-    """Three ranks with a unit for each of four layers, without noise."""
+def simulated(micro_batches: int = 1, *, prefetch: int = 0, unit_layers: int = 1) -> Program:
+    """Three ranks with a unit for each of four layers, or for several, without noise."""
     chosen = {"layers": LAYERS, "width": 512, "heads": 8, "tokens": 256, "batch": 4, "losses_read": 0, "loader": None}
     chosen |= {"strategy": "fsdp", "precision": "fp32", "optimizer": "fused", "micro_batches": micro_batches}
-    wanted = replace(settings.drawn(3, RANKS), **chosen, prefetch=prefetch)  # type: ignore[arg-type]
+    chosen |= {"prefetch": prefetch, "unit_layers": unit_layers}
+    wanted = replace(settings.drawn(3, RANKS), **chosen)  # type: ignore[arg-type]
     run = machine.drawn(3, RANKS).without_noise(), wanted
     with TemporaryDirectory() as folder:
         pairs.write_traces(run, pairs.simulated(run, traced=True), Path(folder))
@@ -45,6 +47,11 @@ def simulated(micro_batches: int = 1, *, prefetch: int = 0) -> Program:
 def recorded() -> RunModel:
     run = load([str(SAMPLE)], cached=False)
     return RunModel.of(run, measure(run))
+
+
+def simulated_silent() -> Program:
+    """Two micro-batches, of which the last reduces."""
+    return changed(simulated(2), {"fsdp.no_sync": True})
 
 
 def sent(program: Program, ends: Sequence[int]) -> list[Message]:
@@ -83,6 +90,45 @@ def test_merged_units_send_the_same_bytes_in_fewer_collectives(units: int) -> No
         dict.fromkeys(range(RANKS), 12 * LAYERS) if units == 1 else {}
     )
     assert merged.step_ns() >= merged.busy_ns()
+
+
+@pytest.mark.parametrize("units", [3, 4, 7])
+def test_parts_of_units_send_the_same_bytes_in_more_collectives(units: int) -> None:
+    program = simulated(unit_layers=2)
+    parts = changed(program, {"fsdp.units": units})
+    for found in (gathered, reduced):
+        assert total(found(parts)) == pytest.approx(total(found(program)), rel=1e-5)
+        assert len(found(parts)) * 2 == len(found(program)) * units
+    ready = Counter(place for unit in parts.unit_reductions for place in unit.ready)
+    assert sorted(ready.values()) == sorted(
+        Counter(place for unit in program.unit_reductions for place in unit.ready).values()
+    )
+    assert parts.step_ns() >= parts.busy_ns() >= program.busy_ns()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("micro_batches", [1, 2])
+def test_parts_take_what_units_of_their_size_take(micro_batches: int) -> None:
+    """Layers are alike: split in two, two units are four, and those merged again are two."""
+    whole, fine = (simulated(micro_batches, unit_layers=layers) for layers in (2, 1))
+    parts = changed(whole, {"fsdp.units": LAYERS})
+    assert parts.step_ns() == pytest.approx(fine.step_ns(), rel=0.03)
+    assert changed(parts, {"fsdp.units": 2}).step_ns() == pytest.approx(whole.step_ns(), rel=0.03)
+    least, most = (changed(whole, {"fsdp.units": LAYERS}, side).step_ns() for side in (Side.LEAST, Side.MOST))
+    assert most <= parts.step_ns() <= least
+
+
+@pytest.mark.long
+def test_parts_are_gathered_again_as_their_unit_is() -> None:
+    whole = changed(simulated(unit_layers=2), {"fsdp.units": LAYERS, "fsdp.reshard_after_forward": False})
+    fine = changed(simulated(), {"fsdp.reshard_after_forward": False})
+    assert whole.step_ns() == pytest.approx(fine.step_ns(), rel=0.03)
+
+
+def test_the_root_is_split_only_where_it_is_the_only_unit() -> None:
+    assert parts_of_units({"": 900, "a": 100, "b": 100}, 5, "") == {"": 1, "a": 2, "b": 2}
+    assert parts_of_units({"": 900}, 3, "") == {"": 3}
+    assert parts_of_units({"a": 100, "b": 300}, 4, "") == {"a": 1, "b": 3}
 
 
 def test_two_steps_of_merging_send_what_one_does() -> None:
@@ -178,8 +224,10 @@ def test_what_cannot_be_known() -> None:
     in_16_bits = [replace(message, dtype="c10::BFloat16") for message in program.messages]
     of_hosts = [replace(message, ranks=2) for message in program.messages]
     for other, change, why in (
-        (program, {"fsdp.units": LAYERS + 1}, "smaller units"),
-        (program, {"fsdp.units": 0}, "smaller units"),
+        (program, {"fsdp.units": 12 * LAYERS + 1}, "48 tensors"),
+        (program, {"fsdp.units": 10**12}, "48 tensors"),
+        (program, {"fsdp.units": 0}, "at least one unit"),
+        (simulated_silent(), {"fsdp.units": 2 * LAYERS}, "reduce no gradients"),
         (replace(program, gathers=()), {"fsdp.units": 1}, "ranges of fully_shard"),
         (replace(program, unit_reductions=()), {"fsdp.units": 1}, "reduce-scatters"),
         (replace(program, unit_reductions=()), {"wrapper": "ddp"}, "reduce-scatters"),
@@ -206,3 +254,12 @@ def test_intervals_of_a_recording_hold_what_a_card_measured(change: dict[str, Va
     model = recorded()
     found = model.predict(change)
     assert found.low_ns <= measured * model.step_ns <= found.high_ns
+
+
+@pytest.mark.parametrize("change", [{"fsdp.units": 2}, {"wrapper": "ddp"}])
+def test_that_nothing_is_sharded_comes_before_that_the_link_is_unknown(change: dict[str, Value]) -> None:
+    program = replace(simulated(), gathers=(), unit_reductions=(), link=None)
+    with pytest.raises(Missing, match="ranges of fully_shard"):
+        changed(program, change)
+    with pytest.raises(Missing, match="unknown: measure them"):
+        changed(replace(simulated(), link=None), change)

@@ -199,9 +199,10 @@ def _limited(case: _Case, why: str, recorded: bool, locating: Collection[str]) -
             why += f" {sentence(by_profiler(queued))}"
     if limit is UNSPLIT and case.first is not None and case.first.confidence == "low":
         case = replace(case, first=None)  # whether it applies is known only when the traces of all ranks are read
-    action = case.action or unadvised(
-        measured, limit, whole, recorded, case.trust.findings, names_rank=not case.doubtful
-    )
+    other = unadvised(measured, limit, whole, recorded, case.trust.findings, names_rank=not case.doubtful)
+    action = case.action or other
+    if limit is UNSPLIT and case.first is not None and _is_less(case.first, share):
+        action = f"{other} {case.action}"
     waits = limit is not None and limit.class_ns == LATE.class_ns
     rule = case.rule
     if waits and (case.late is None or case.doubtful) and (case.first is None or case.first.confidence == "low"):
@@ -212,6 +213,11 @@ def _limited(case: _Case, why: str, recorded: bool, locating: Collection[str]) -
     action += see_also(case.advice, limit) or lacking(case.advice, limit, coverage.unanswered, case.skipped)
     asked = coverage.answered or coverage.unanswered
     return Headline(label=label, verdict=verdict, why=why, next=action if asked else _SELECT, rule=rule)
+
+
+def _is_less(advice: Advice, share: float) -> bool:
+    """Whether the advice is expected to save less than this share of a step."""
+    return advice.saves is None or advice.saves.expected_share < share
 
 
 def _on_latest(case: _Case) -> Advice | None:

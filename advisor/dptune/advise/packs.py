@@ -53,8 +53,7 @@ def survey() -> Survey:
     """Look through every installed pack. Never raises for a broken one."""
     taken: dict[str, LoadedRule] = {}  # by code and by name
     problems: list[str] = []
-    for point in _points(problems):
-        distribution = _distribution(point.dist)
+    for point, distribution in _points(problems):
         pack, ours = distribution or point.name, _is_ours(distribution)
         title = f"rule pack '{point.name}' ({pack})"
         if not all(part.isidentifier() for part in point.value.split(".")):
@@ -100,8 +99,8 @@ def find_rule(code: str) -> LoadedRule:
     raise UsageError(f"unknown rule '{code}'", f"{hint}{installed.not_loaded}")
 
 
-def _points(problems: list[str]) -> list[importlib.metadata.EntryPoint]:
-    """Ours first: of two rules with one code or name it is kept; the others by name, the same everywhere."""
+def _points(problems: list[str]) -> list[tuple[importlib.metadata.EntryPoint, str]]:
+    """With their distributions; ours first: of two rules with one code or name it is kept. The others by name."""
     try:
         found = [*importlib.metadata.entry_points(group=GROUP)]
     except Exception:  # those of some distribution cannot be read, and with them all
@@ -113,17 +112,18 @@ def _points(problems: list[str]) -> list[importlib.metadata.EntryPoint]:
                 whose = _distribution(package) or "a distribution without a name"
                 problems.append(f"the entry points of {whose} are left out: {described(error)}")
 
-    def order(point: importlib.metadata.EntryPoint) -> tuple[bool, str, str]:
-        distribution = _distribution(point.dist)
+    def order(named: tuple[importlib.metadata.EntryPoint, str]) -> tuple[bool, str, str]:
+        point, distribution = named
         return not _is_ours(distribution), distribution, point.name
 
-    return sorted(found, key=order)
+    return sorted(((point, _distribution(point.dist)) for point in found), key=order)
 
 
 def _distribution(found: importlib.metadata.Distribution | None) -> str:
-    """Name and version; empty where its metadata do not tell."""
+    """Name and version; empty where its metadata do not tell. They are parsed anew each time they are asked for."""
     try:
-        return f"{found.name} {found.version}" if found and found.name else ""
+        metadata = found.metadata if found else None
+        return f"{metadata['Name']} {metadata['Version']}" if metadata and metadata["Name"] else ""
     except Exception:
         return ""
 

@@ -20,6 +20,7 @@ _EFFECTS = {
 def limits(facts: Sequence[Facts]) -> Iterator[Finding]:
     """A finding for each."""
     yield from _windows(facts)
+    yield from _stacks(facts)
     yield from _cores(facts)
     yield from _gpus(facts)
     yield from _taken(facts)
@@ -43,6 +44,14 @@ def _windows(facts: Sequence[Facts]) -> Iterator[Finding]:
             )
             yield Finding(code="windows-apart", level="partial", text=text)
             return
+
+
+def _stacks(facts: Sequence[Facts]) -> Iterator[Finding]:
+    """Why the training thread's stack was not sampled."""
+    why = next((rank.unread["stacks"] for rank in facts if "stacks" in rank.unread), "")
+    if why:
+        text = f"no stack samples were taken ({why}): functions and lines of the script that take time are not named"
+        yield Finding(code="stacks-unread", level="info", text=text)
 
 
 def _gpus(facts: Sequence[Facts]) -> Iterator[Finding]:

@@ -18,6 +18,7 @@ settings for --set and --sweep, besides knobs (`dptune rules knobs`):
   straggler.removed           the straggler's extra work disappears
   straggler.balanced          work of each step is spread evenly over ranks
   fsdp.units                  number of fully_shard units
+  fsdp.blocks_per_unit        blocks of the model in each of them
   wrapper                     ddp, or fsdp with fsdp.units
   allreduce.algorithm         ring, tree or hierarchical
   link.alpha_us               another link, as `dptune links` measures it

@@ -17,8 +17,9 @@ from typing import cast
 import numpy as np
 
 from dptune.measure.device.communicating import collective_operators
+from dptune.measure.once import once_for_each
 from dptune.measure.records.parts import RanByName
-from dptune.measure.views import RankView, light_views, once_for_each, with_loss
+from dptune.measure.views import RankView, light_views, with_loss
 from dptune.measured import Loss
 from dptune.measured.collectives import UNKNOWN, kind_of
 from dptune.trace.kernels import HOST_COLLECTIVE_PREFIXES, OPTIMIZER_STEP_NAME, RANGE_CATEGORIES, Work
@@ -53,6 +54,9 @@ def complete(views: Sequence[RankView], world_size: int | None) -> list[RankView
         loss = across_ranks.get(view.rank)
         if loss is None and view.rank in ran and ranks > 1:
             loss = ran[view.rank].uncommunicated
+        if loss is not None and view.trace.partial:  # the end of the file is missing: the profiler lost nothing
+            what = loss.text.rpartition(": ")[0] or loss.text
+            loss = loss.model_copy(update={"text": f"its trace breaks off: {what}"})
         found.append(view if loss is None else with_loss(view, loss))
     return found
 

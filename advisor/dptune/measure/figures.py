@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 
 from dptune.errors import TraceError
@@ -64,6 +67,19 @@ from dptune.runfile.facts import Facts
 from dptune.trace.run import Run
 
 
+@contextmanager
+def _without_collection() -> Iterator[None]:
+    """Python's search for cyclic garbage is paused: measuring makes hardly any, and each search visits all objects."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+@_without_collection()
 def measure(
     run: Run, sweep: links.Sweep | None = None, tokens: int | None = None, samples: int | None = None
 ) -> Measured:

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
-from functools import wraps
-from typing import TYPE_CHECKING, TypeVar
-from weakref import WeakKeyDictionary
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -16,6 +13,7 @@ from dptune.measure.device.operations import Operations, operations
 from dptune.measure.host.clock_jumps import clock_jump
 from dptune.measure.host.threads import Host, host
 from dptune.measure.intervals import Ints
+from dptune.measure.once import once_for_each
 from dptune.measure.steps.sources import NO_LAUNCHES, Stepping, stepping
 from dptune.measure.steps.windows import OUTSIDE, Step, launching_steps, windows
 from dptune.measured import Loss, StepBasis
@@ -27,7 +25,7 @@ from dptune.trace.run import RankTrace, Run
 if TYPE_CHECKING:
     from dptune.measure.records.parts import DeviceRecord, RankRecord
 
-BROKEN = "the trace breaks off, so it is unknown what its steps lack"
+BROKEN = "the trace breaks off, and any of its steps may lack events"
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,23 +90,6 @@ class RankView:
     def windows(self) -> int:
         """How many steps have a window on some device: what a count per step is divided by."""
         return len({window.number for device in self.devices for window in device.windows})
-
-
-Read = TypeVar("Read")
-Value = TypeVar("Value")
-
-
-def once_for_each(read: Callable[[Read], Value]) -> Callable[[Read], Value]:
-    """Compute it once for each view, trace or run. The value is kept as long as that and must not refer to it."""
-    kept: WeakKeyDictionary[Read, Value] = WeakKeyDictionary()
-
-    @wraps(read)
-    def of(each: Read) -> Value:
-        if each not in kept:
-            kept[each] = read(each)
-        return kept[each]
-
-    return of
 
 
 MANY_EVENTS = 1_000_000  # of a detailed window: looking for causes in more than one such takes minutes

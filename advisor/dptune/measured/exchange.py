@@ -143,6 +143,9 @@ class CommunicationFigures(Figures):
     exposed_transfer_ns: int = Field(
         0, description="the part of the exposed time that is not known to be waiting for a late rank"
     )
+    exposed_unsplit_ns: int = Field(
+        0, description="the part of exposed_transfer_ns that may be waiting: not all ranks were read"
+    )
     most_share: float = Field(description="exposed time / steps, on the device where this share is largest")
     longest: Figure[Place] = Field(
         ABSENT, description="the longest exposed transfer, without waiting; where all exposed time is waiting, of that"

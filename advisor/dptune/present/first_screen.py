@@ -21,6 +21,7 @@ from dptune.advise.unjudgeable import NO_DATA, is_why
 from dptune.measured import Account, EfficiencyFigures, Measured, RankFigures
 from dptune.present.amounts import element_type, milliseconds, percent, several
 from dptune.present.lines import Role
+from dptune.present.script_name import script_name
 from dptune.present.step_classes import PARTS, Part
 from dptune.runfile.ranks import spans
 
@@ -127,8 +128,7 @@ def first_screen(report: Report, *, patches: bool = True) -> FirstScreen:
 
 def _path(report: Report) -> str:
     """The run as it is named on a command line; empty where no one path names it."""
-    sources = report.run.sources
-    return shlex.quote(sources[0]) if len(sources) == 1 else ""
+    return shlex.quote(report.run.sources[0]) if len(report.run.sources) == 1 else ""
 
 
 def _run(report: Report) -> list[str]:
@@ -139,7 +139,7 @@ def _run(report: Report) -> list[str]:
     world = measured.known("world_size")
     count = len(measured.ranks)
     ranks = several(count, "rank") if world is None or world <= count else f"{count} of {world:,} ranks"
-    found = [_script(run.command) if run.command else _source(run.sources)]
+    found = [script_name(run.command) if run.command else _source(run.sources)]
     devices = _devices(measured)
     shared = any(rank.gpu_ranks for rank in measured.ranks)
     found += [f"{ranks} on {devices}"] if shared and devices else [ranks, devices]
@@ -147,12 +147,6 @@ def _run(report: Report) -> list[str]:
     foreign = "torch.profiler traces" if measured.step.basis == "traced" else ""
     found.append(run.recorded[:16].replace("T", " ") if run.recorded else foreign)
     return [text for text in found if text]
-
-
-def _script(command: str) -> str:
-    words = command.split()
-    module = words[words.index("-m") + 1 :][:1] if "-m" in words else []
-    return PurePath(next((word for word in [*words, *module] if word.endswith(".py")), [*module, *words, ""][0])).name
 
 
 def _source(sources: Sequence[str]) -> str:

@@ -10,6 +10,7 @@ import textwrap
 from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
+from dptune.present.columns import filled, unfilled
 from dptune.present.terminal import WIDEST_ASKED
 from dptune.present.visible import visible
 
@@ -58,9 +59,11 @@ def wrapped(
     """
     clean = visible(" ".join(text.split(" ")).replace("\n", " ").strip())
     clean = _BEFORE_UNIT.sub("\N{NO-BREAK SPACE}", clean)  # a number stays with its unit
+    wide = filled(clean)
+    room = min(width, LONGEST_SENTENCE) if width <= WIDEST_ASKED else width
     folded = textwrap.wrap(
-        clean,
-        max(min(width, LONGEST_SENTENCE) if width <= WIDEST_ASKED else width, 20),
+        wide,
+        max(room, 20) - (wide != clean),  # a filler may be cut off its character
         initial_indent=indent,
         subsequent_indent=indent if then is None else then,
         break_on_hyphens=False,
@@ -69,7 +72,7 @@ def wrapped(
         placeholder=" ...",
     )
     for row in folded:
-        yield line(row.replace("\N{NO-BREAK SPACE}", " "), role)
+        yield line(unfilled(row).replace("\N{NO-BREAK SPACE}", " "), role)
 
 
 def labelled(

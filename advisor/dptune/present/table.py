@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import NamedTuple
 
 from dptune.present.amounts import Hole
+from dptune.present.columns import columns_of, cut_to, padded
 from dptune.present.lines import Line, Role, Span, wrapped
 from dptune.present.visible import visible
 
@@ -82,7 +83,7 @@ def _drawn(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int,
 
 def _widths(columns: Sequence[Column], rows: Sequence[Sequence[str]], room: int) -> tuple[list[int], int]:
     """Width of each column, and by how much they are too wide together."""
-    widths = [max(len(columns[i].heading), *(len(row[i]) for row in rows)) for i in range(len(columns))]
+    widths = [max(len(columns[i].heading), *(columns_of(row[i]) for row in rows)) for i in range(len(columns))]
     excess = sum(widths) - room
     for i, column in enumerate(columns):
         if column.least and excess > 0:
@@ -95,22 +96,19 @@ def _widths(columns: Sequence[Column], rows: Sequence[Sequence[str]], room: int)
 def _cells(
     texts: Sequence[str], columns: Sequence[Column], widths: Sequence[int], indent: str, gap: int, role: Role
 ) -> Span:
-    pieces = [
-        f"{text:>{room}}" if column.right else f"{text:<{room}}"
-        for text, column, room in zip(texts, columns, widths, strict=True)
-    ]
+    pieces = [padded(text, room, column.right) for text, column, room in zip(texts, columns, widths, strict=True)]
     return Span((indent + (" " * gap).join(pieces)).rstrip(), role)
 
 
 def _shortened(texts: Sequence[str], room: int) -> list[str]:
     """Texts cut to the room: at the end, or in the middle where different ones would look the same."""
-    cut = [text if len(text) <= room else f"{text[: room - 2]}.." for text in texts]
+    cut = [text if columns_of(text) <= room else f"{cut_to(text, room - 2)}.." for text in texts]
     for _ in range(_ROUNDS):  # those that still look the same differ further on
         alike: dict[str, set[str]] = {}
         for text, short in zip(texts, cut, strict=True):
             alike.setdefault(short, set()).add(text)
         cut = [
-            short if len(alike[short]) == 1 else _from_difference(text, _same(alike[short]), room)
+            short if len(alike[short]) == 1 else cut_to(_from_difference(text, _same(alike[short]), room), room)
             for text, short in zip(texts, cut, strict=True)
         ]
     return cut

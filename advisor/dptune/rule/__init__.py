@@ -41,7 +41,7 @@ from dptune.runfile.probability_losses import ProbabilityLossFacts
 from dptune.runfile.registered_hooks import RegisteredHookFacts, left_by_steps
 from dptune.runfile.removed import Share
 from dptune.runfile.repeated_forward import FrozenFeatureFacts, RepeatedForwardFacts
-from dptune.runfile.row_calls import RowCallsFacts
+from dptune.runfile.row_calls import RowCallsFacts, SliceCallsFacts
 from dptune.runfile.same_results import SameResultFacts
 from dptune.runfile.saved_files import shared_files
 from dptune.runfile.schedules import PlateauFacts, SchedulerFacts, epochs_of
@@ -103,6 +103,7 @@ __all__ = [
     "SameResultFacts",
     "SchedulerFacts",
     "Share",
+    "SliceCallsFacts",
     "SlowSteps",
     "StepDrawFacts",
     "Threshold",

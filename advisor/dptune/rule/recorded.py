@@ -18,7 +18,7 @@ from dptune.runfile.dealt_batches import DealtBatches, dealt_batches
 from dptune.runfile.epochs import EpochStarts, enough_steps, epoch_starts, epoch_steps, restarted
 from dptune.runfile.experience import collects
 from dptune.runfile.facts import Facts
-from dptune.runfile.hot_lines import SampledShare, found_share, hottest_line, sampled_phase, sampled_share
+from dptune.runfile.hot_lines import Place, SampledShare, found_share, hottest_line, sampled_phase, sampled_share
 from dptune.runfile.iterators import NewIterators, new_iterators
 from dptune.runfile.line_forms import LineForm, line_form
 from dptune.runfile.loader_lines import HotFunction, hottest_in_loader, least_wait_share
@@ -222,11 +222,11 @@ class RecordedView:
 
         `calling`: only while that line itself calls a library's function of this name.
         """
-        return hottest_line(self.facts, name, at.rpartition(":")[0] or at, calling)
+        return hottest_line(self.facts, name, at, calling)
 
     def line_form(self, name: str, at: str, form: str = "") -> LineForm | None:
         """The known costly pattern in which a function spends most time; `form`: only lines with this one."""
-        return line_form(self.facts, name, _file(at), form)
+        return line_form(self.facts, name, at, form)
 
     def hottest_in_loader(self) -> HotFunction | None:
         """The function of the script that takes most of batch preparation; None if none was sampled."""
@@ -300,23 +300,25 @@ class RecordedView:
             raise Missing("the traces do not separate the forward pass from the rest")
         return part * phases["forward"].compute_ns / self.measured.account.window_ns
 
-    def agreed_share(self, share: float, rank: int, name: str, at: str, calling: str = "") -> float:
+    def agreed_share(self, share: float, rank: int, name: str, at: str, calling: str = "", package: str = "") -> float:
         """A function's share of the few detailed steps, limited to its upper bound from stack samples of many steps.
 
-        `calling`: the share of a library's function that it calls; a trace may have another name for it than samples.
+        `calling`: the share of a library's function that it calls; a trace may have another name for it than samples,
+        which then limit it by all calls of that library, `package`.
         """
-        found = found_share(self.facts, rank, name, _file(at), calling=calling, few=True)
-        return share if found is None or (calling and not found[0]) else min(share, found[1])
+        found = found_share(self.facts, rank, name, at, calling=calling, few=True)
+        if calling and (found is None or not found[0]):
+            found = found_share(self.facts, rank, name, at, few=True, package=package) if package else None
+        return share if found is None else min(share, found[1])
 
     def found_share(
-        self, rank: int, name: str, at: str, without: Sequence[tuple[str, str]] = (), calling: str = ""
+        self, rank: int, name: str, at: str, without: Sequence[Place] = (), calling: str = "", package: str = ""
     ) -> tuple[float, float] | None:
         """The share of a rank's untraced steps in which a function is on the stack, and its upper bound.
 
         Time in functions that it calls is included; `without` and `calling`: see `sampled_share`. None for few samples.
         """
-        left_out = [(each, _file(place)) for each, place in without]
-        return found_share(self.facts, rank, name, _file(at), left_out, calling)
+        return found_share(self.facts, rank, name, at, without, calling, package=package)
 
     def sampled_share(
         self,
@@ -332,8 +334,7 @@ class RecordedView:
         `calling`: only while its line calls a library's function of this name; `training`: in all phases of a step;
         `without`: functions that it calls and that are not counted (name and place). None for too few samples.
         """
-        left_out = [(each, _file(place)) for each, place in without]
-        return sampled_share(self.facts, name, _file(at), calling, training=training, without=left_out)
+        return sampled_share(self.facts, name, at, calling, training=training, without=without)
 
     def sampled_phase(self, phase: str) -> SampledShare | None:
         """The share of a phase, by stack samples: `forward`, `backward`, `optimizer`, `loader` or `collective`."""
@@ -386,10 +387,6 @@ def _holds(facts: Facts, name: str) -> bool:
     """Whether a field is asked for of records that there are: without any, it has no value that could be missing."""
     record, _, field_name = name.partition(".")
     return not field_name or record not in ("ddp", "fsdp", "optimizers", "loaders") or bool(getattr(facts, record))
-
-
-def _file(at: str) -> str:
-    return at.rpartition(":")[0] or at
 
 
 def _texts(advice: Advice) -> Iterator[str]:

@@ -15,7 +15,7 @@ from dptune.rule.declared import Rule
 from dptune.rule.ranks import RanksView
 from dptune.runfile.hot_lines import part_at, passes, sampled_by_rank
 from dptune.runfile.removed import Share, saved_share, saved_share_of_steps
-from dptune.runfile.repeated_forward import RepeatedForwardFacts
+from dptune.runfile.repeated_forward import FrozenFeatureFacts, RepeatedForwardFacts
 from dptune.runfile.same_results import SameResultFacts, shares_again
 from dptune.runfile.slow_steps import SlowSteps, share_of
 
@@ -56,7 +56,7 @@ class RunView(RanksView):
 
     def part_at(self, name: str, at: str, where: str) -> float | None:
         """The part of a function's time in which a line is on the stack; None where the function was not sampled."""
-        return part_at(self.facts, name, at.rpartition(":")[0] or at, where)
+        return part_at(self.facts, name, at, where)
 
     def bound(self, low_share: float, high_share: float, how: str, *, in_few_steps: bool = False) -> Saving:
         """A saving between two shares of the step that is an upper bound.
@@ -157,6 +157,20 @@ class RunView(RanksView):
             spent[facts.rank] = Share(*(min(1.0, share + part * again) for share, part in ends))
         steps = len(found.step_ns)
         how = f"the time of these calls in {steps} warm-up steps; the interval includes how it varies"
+        return self.removed(spent, how, timed=True) if spent and self.times_hold else None
+
+    def without_fixed(self, found: FrozenFeatureFacts) -> Saving | None:
+        """What a CPU run saves without the calls of a frozen module on fixed inputs, by their times in warm-up steps.
+
+        None where times do not hold, and where the saving may be zero.
+        """
+        spent = {}
+        for facts in self.facts:
+            same = next((each for each in facts.frozen_features if each.module == found.module), None)
+            if same is not None and len(same.step_ns) > 1 and same.same_inputs:
+                shares = [min(1.0, ns / step) for ns, step in zip(same.spent_ns, same.step_ns, strict=True)]
+                spent[facts.rank] = Share(min(shares), median(shares), max(shares))
+        how = f"the time of these calls in {len(found.step_ns)} warm-up steps; the interval includes how it varies"
         return self.removed(spent, how, timed=True) if spent and self.times_hold else None
 
     def without_same(self, found: Sequence[SameResultFacts], most: float) -> Saving | None:

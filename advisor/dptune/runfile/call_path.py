@@ -40,6 +40,7 @@ class _Frame:
     file: str
     line: str
     loop: int = 0
+    first: int = 0
 
     @property
     def place(self) -> str:
@@ -125,10 +126,11 @@ def _most(places: Iterable[tuple[str, _Spent]], total_ns: int) -> tuple[tuple[st
 
 
 def _with_class(facts: Sequence[Facts], name: str, at: str) -> str:
-    """The name with its class, by the first line at or after `at` at which such a function was found."""
+    """The name with its class, by its first line, else by the first line at or after `at` at which one was found."""
     file, _, line = at.rpartition(":")
     frames = {frame for sample in _sampled(facts) for frame in _frames(sample) if frame.is_of(name, file)}
-    after = [frame for frame in frames if line.isdecimal() and int(frame.line) >= int(line)]
+    begins = [frame for frame in frames if line == str(frame.first)]
+    after = begins or [frame for frame in frames if line.isdecimal() and int(frame.line) >= int(line)]
     return min(after, key=lambda frame: int(frame.line)).function if after else name
 
 
@@ -147,6 +149,7 @@ def _sampled(facts: Sequence[Facts]) -> Iterator[SampledFacts]:
 def _frames(sample: SampledFacts) -> Iterator[_Frame]:
     """The frames of a sample; a comprehension is part of the function around it."""
     loops = sample.loops if len(sample.loops) == len(sample.path) else [0] * len(sample.path)
-    for frame, loop in zip(sample.path, loops, strict=True):
+    firsts = sample.firsts if len(sample.firsts) == len(sample.path) else [0] * len(sample.path)
+    for frame, loop, first in zip(sample.path, loops, firsts, strict=True):
         if match := _FRAME.fullmatch(frame):
-            yield _Frame(_WITHIN.sub("", match["function"]) or _MODULE, match["file"], match["line"], loop)
+            yield _Frame(_WITHIN.sub("", match["function"]) or _MODULE, match["file"], match["line"], loop, first)

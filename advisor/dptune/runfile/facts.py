@@ -36,7 +36,7 @@ from dptune.runfile.optimizer_gradients import OptimizerGradientFacts
 from dptune.runfile.probability_losses import ProbabilityLossFacts
 from dptune.runfile.registered_hooks import RegisteredHookFacts
 from dptune.runfile.repeated_forward import FrozenFeatureFacts, RepeatedForwardFacts
-from dptune.runfile.row_calls import RowCallsFacts
+from dptune.runfile.row_calls import CellLoopFacts, RowCallsFacts, SliceCallsFacts
 from dptune.runfile.same_results import SameResultFacts
 from dptune.runfile.saved_files import SavedFileFacts
 from dptune.runfile.schedules import PlateauFacts, SchedulerFacts, ZeroRateFacts
@@ -228,21 +228,19 @@ class Facts:
     `evaluation_mode` models that are updated in evaluation mode; `unaveraged` parameters that DDP does not average;
     `lost_updates` 16-bit parameters that optimizers leave as they were;
     `repeated_forward` modules that run again within a step on the same inputs;
-    `row_calls` modules that a loop over a list calls with one row each;
-    `probability_losses` losses that are given outputs of the wrong kind;
+    `row_calls` modules that a loop over a list calls with one row each; `slice_calls` with one slice of a tensor each;
+    `cell_loops` loops over recurrent cells; `probability_losses` losses that are given outputs of the wrong kind;
     `ignored_targets` rows of logits whose targets the loss ignores;
     `discarded_gradients` gradients that are cleared before an optimizer uses them;
     `optimizer_gradients` whether optimizer steps have gradients, and new ones;
     `broadcast_losses` losses that compare each prediction with each target;
-    `kept_weights` weights that are kept without a copy;
-    `changed_samples` samples that data sets change in place;
+    `kept_weights` weights that are kept without a copy; `changed_samples` samples that data sets change in place;
     `shifted_labels` how far targets are ahead of token ids;
     `weight_penalty` squared weights in the loss; `same_results` functions that compute the same in every step;
     `histories` lines that join the values of all steps so far in each step;
     `keeps_logits` the line of a Trainer of transformers whose evaluation keeps all logits for `compute_metrics`;
     `library_calls` the script's calls that set up a library, as `TrainingArguments`;
     `scaled_clipping` the line that clips gradients before they are unscaled;
-    `hooks` those on modules that steps register;
     `anomaly_where` the line that turned anomaly detection on; `grad_scaler_where` that of an enabled GradScaler, else
     of one that is not;
     `clipping` the lines that clip gradients, and whether steps use the clipped ones;
@@ -257,7 +255,7 @@ class Facts:
     `active_dropouts` dropout that does not depend on the mode; `step_draws` random numbers that steps draw;
     `decisions` what the rank decides by scores; `frozen_features` modules that no optimizer trains;
     `dtype_speeds` how fast a CPU computes in the 16-bit dtypes the script uses;
-    `cpu_peak` the peak FLOP/s of a CPU, measured after the last window;
+    `hooks` those on modules that steps register; `cpu_peak` the peak FLOP/s of a CPU, measured after the last window;
     `steps` how many optimizer steps were counted; `ended` how this rank's part ended: `recording` while it has not, and
     for one that was killed.
     """
@@ -315,6 +313,8 @@ class Facts:
     lost_updates: list[LostUpdateFacts] = field(default_factory=list)
     repeated_forward: list[RepeatedForwardFacts] = field(default_factory=list)
     row_calls: list[RowCallsFacts] = field(default_factory=list)
+    slice_calls: list[SliceCallsFacts] = field(default_factory=list)
+    cell_loops: list[CellLoopFacts] = field(default_factory=list)
     probability_losses: list[ProbabilityLossFacts] = field(default_factory=list)
     ignored_targets: list[IgnoredTargetFacts] = field(default_factory=list)
     discarded_gradients: DiscardedGradientFacts | None = None

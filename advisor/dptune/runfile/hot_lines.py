@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
@@ -10,16 +9,17 @@ from math import inf, sqrt
 
 from dptune.runfile.facts import Facts
 from dptune.runfile.removed import Share
+from dptune.runfile.sampled_functions import Function, frame_of, function, sampled
 from dptune.runfile.window import SampledFacts, Window
 
 _LEAST_LOOKS = 3  # fewer may be chance
 _ENOUGH_SAMPLES = 5  # on a rank, for a share
 _ENOUGH_OF_ALL = 50  # on a rank: of fewer a function that is never found may take 5 % of the step
+_ENOUGH_OF_PACKAGE = 20  # on a rank: of all calls of a package, of which none may be found
 _ENOUGH_STEPS = 8  # for their variation
 _Z = 1.645  # of a normal distribution: 5 % lie beyond on either side
 _TRAINING = ("loader", "forward", "backward", "optimizer", "collective")
-Function = tuple[str, str]  # its name and file
-_FRAME = re.compile(r"(?:.*\.)?(?P<name>[^.]+) \((?P<file>.+):(?P<line>\d+)\)")
+Place = tuple[str, str]  # a function's name, and its file or `file:line` with its first line
 
 
 @dataclass(frozen=True)
@@ -38,35 +38,31 @@ class SampledShare:
     samples: int
 
 
-def hottest_line(facts: Sequence[Facts], name: str, file: str, calling: str = "") -> str | None:
-    """`file:line` within the function of that name, over all ranks; None where it was found there too rarely.
+def hottest_line(facts: Sequence[Facts], name: str, at: str, calling: str = "") -> str | None:
+    """`file:line` within the function of that name that begins `at`; None where it was found there too rarely.
 
     `calling`: only while that line itself calls a library's function of this name.
     """
     spent: Counter[str] = Counter()
     looks: Counter[str] = Counter()
-    for sample in (
-        stack_sample
-        for rank_facts in facts
-        if (window := rank_facts.window("untraced"))
-        for stack_sample in window.sampled
-    ):
-        line = _line(sample, name, file)
-        if line and (not calling or _calls(sample, f"{file}:{line}", calling)):
+    of = function(facts, name, at)
+    for sample in sampled(facts):
+        line = _line(sample, of)
+        if line and (not calling or _calls(sample, f"{of.file}:{line}", calling)):
             spent[line] += sum(sample.spent_ns)
             looks[line] += sample.looks
     lines = [line for line, _ in spent.most_common() if looks[line] >= _LEAST_LOOKS]
-    return f"{file}:{lines[0]}" if lines else None
+    return f"{of.file}:{lines[0]}" if lines else None
 
 
 def sampled_share(
     facts: Sequence[Facts],
     name: str,
-    file: str,
+    at: str,
     calling: str = "",
     *,
     training: bool = False,
-    without: Collection[Function] = (),
+    without: Collection[Place] = (),
 ) -> SampledShare | None:
     """The share of the steps in which that function runs outside of training; None where samples are too few.
 
@@ -74,11 +70,11 @@ def sampled_share(
     not in a function of `without` that it calls.
     """
 
+    of, left_out = function(facts, name, at), [function(facts, *each) for each in without]
+
     def inside(sample: SampledFacts) -> bool:
-        line = _line(sample, name, file) if training or sample.phase not in _TRAINING else ""
-        return _counts(line, sample, (name, file), without) and (
-            not calling or _calls(sample, f"{file}:{line}", calling)
-        )
+        line = _line(sample, of) if training or sample.phase not in _TRAINING else ""
+        return _counts(line, sample, of, left_out) and (not calling or _calls(sample, f"{of.file}:{line}", calling))
 
     return sampled_by_rank(facts, inside)
 
@@ -135,10 +131,10 @@ def passes(sample: SampledFacts, where: str) -> bool:
     return any(frame.endswith(f"({where})") for frame in sample.path)
 
 
-def part_at(facts: Sequence[Facts], name: str, file: str, where: str) -> float | None:
+def part_at(facts: Sequence[Facts], name: str, at: str, where: str) -> float | None:
     """The part of a function's time, over all ranks, in which a line is on the stack; None where it has no samples."""
-    windows = [window for rank_facts in facts if (window := rank_facts.window("untraced"))]
-    inside = [sample for window in windows for sample in window.sampled if _line(sample, name, file)]
+    of = function(facts, name, at)
+    inside = [sample for sample in sampled(facts) if _line(sample, of)]
     spent = [(sum(sample.spent_ns), passes(sample, where)) for sample in inside]
     total = sum(ns for ns, _ in spent)
     return sum(ns for ns, there in spent if there) / total if total else None
@@ -148,48 +144,59 @@ def found_share(
     facts: Sequence[Facts],
     rank: int,
     name: str,
-    file: str,
-    without: Collection[Function] = (),
+    at: str,
+    without: Collection[Place] = (),
     calling: str = "",
     *,
     few: bool = False,
+    package: str = "",
 ) -> tuple[float, float] | None:
     """The share of a rank's steps in which a function is on the stack, and what it is at most; None of few samples.
 
     The latter is the upper end of Wilson's interval: 5 % of recordings lie above it. A function that is never found
     takes something. Samples in a function of `without` that it calls are not counted; with `calling` only those in
     which its line itself calls a library's function of this name. `few`: also of few samples, if enough are in the
-    function: their upper end holds for any number.
+    function: their upper end holds for any number. `package`: only samples outside of training in which its line calls
+    this package.
     """
     window = next((rank_facts.window("untraced") for rank_facts in facts if rank_facts.rank == rank), None)
     looks = sum(sample.looks for sample in window.sampled) if window else 0
-    if window is None or (looks < _ENOUGH_OF_ALL and not few):
+    if window is None or (looks < _ENOUGH_OF_ALL and not few and not package):
         return None
-    inside = ((_line(sample, name, file), sample) for sample in window.sampled)
-    found = [(line, sample) for line, sample in inside if _counts(line, sample, (name, file), without)]
-    found = [(line, sample) for line, sample in found if not calling or _calls(sample, f"{file}:{line}", calling)]
+    of, left_out = function(facts, name, at), [function(facts, *each) for each in without]
+    inside = ((_line(sample, of), sample) for sample in window.sampled)
+    found = [(line, sample) for line, sample in inside if _counts(line, sample, of, left_out)]
+    found = [(line, sample) for line, sample in found if not calling or _calls(sample, f"{of.file}:{line}", calling)]
+    found = [(line, sample) for line, sample in found if not package or _calls_package(sample, of, line, package)]
     found_looks = sum(sample.looks for _, sample in found)
-    if looks < _ENOUGH_OF_ALL and found_looks < _ENOUGH_SAMPLES:
+    if looks < (_ENOUGH_OF_PACKAGE if package else _ENOUGH_OF_ALL) and found_looks < _ENOUGH_SAMPLES:
         return None
     part = found_looks / looks
     middle = part + _Z**2 / (2 * looks)
     return part, (middle + _Z * sqrt(part * (1 - part) / looks + (_Z / (2 * looks)) ** 2)) / (1 + _Z**2 / looks)
 
 
-def _line(sample: SampledFacts, name: str, file: str) -> str:
+def _line(sample: SampledFacts, of: Function) -> str:
     """The line of the innermost frame of that function; "" where it is not on the stack."""
-    frames = (_FRAME.fullmatch(frame) for frame in reversed(sample.path))
-    return next((match["line"] for match in frames if match and (match["name"], match["file"]) == (name, file)), "")
+    frames = of.frames(sample)
+    innermost = frame_of(sample.path[frames[-1]]) if frames else None
+    return innermost.line if innermost else ""
 
 
-def _counts(line: str, sample: SampledFacts, function: Function, without: Collection[Function]) -> bool:
+def _counts(line: str, sample: SampledFacts, of: Function, without: Collection[Function]) -> bool:
     """Whether the function is on the stack (at `line`), and none of `without` is called from it there."""
-    frames = [match for match in map(_FRAME.fullmatch, sample.path) if match]
-    called = [(match["name"], match["file"]) for match in frames]
-    last = max((at for at, each in enumerate(called) if each == function), default=len(called))
-    return bool(line) and not any(each in called[last + 1 :] for each in without)
+    if not line:
+        return False
+    last = of.frames(sample)[-1]
+    return not any(at > last for each in without for at in each.frames(sample))
 
 
 def _calls(sample: SampledFacts, at: str, calling: str) -> bool:
     """Whether that line is the innermost of the script, and calls a library's function of this name."""
     return sample.path[-1].endswith(f"({at})") and calling in sample.through.split(".")
+
+
+def _calls_package(sample: SampledFacts, of: Function, line: str, package: str) -> bool:
+    """Whether that line is the innermost of the script, and calls an installed package, in no phase of a step."""
+    inner = sample.path[-1].endswith(f"({of.file}:{line})")
+    return inner and not sample.phase and sample.through.split(".")[0] == package

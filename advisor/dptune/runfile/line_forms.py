@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dptune.runfile.facts import Facts
+from dptune.runfile.sampled_functions import frame_of, function, sampled
 
 _LEAST_LOOKS = 3  # fewer may be chance
 _LEAST_SHARE = 0.3  # of the function's time: below, its other lines matter more
-_FRAME = re.compile(r"(?:.*\.)?(?P<name>[^.]+) \((?P<at>(?P<file>.+):\d+)\)")
 
 
 @dataclass(frozen=True)
@@ -26,37 +25,32 @@ class LineForm:
     share: float
 
 
-def line_form(facts: Sequence[Facts], name: str, file: str, form: str = "") -> LineForm | None:
+def line_form(facts: Sequence[Facts], name: str, at: str, form: str = "") -> LineForm | None:
     """The form in which a function spends most of its time, itself or in what it calls; None if none is known.
 
     `form`: only lines of this form in the function itself, whatever their share: for a function with the training loop.
     """
-    name = name.rpartition(".")[2]
+    of = function(facts, name.rpartition(".")[2], at)
     spent: Counter[str] = Counter()
     looks: Counter[str] = Counter()
     places: dict[str, Counter[tuple[str, str]]] = {}
     total_ns = 0
-    for sample in (
-        stack_sample
-        for rank_facts in facts
-        if (window := rank_facts.window("untraced"))
-        for stack_sample in window.sampled
-    ):
-        frames = [_FRAME.fullmatch(frame) for frame in sample.path]
-        inside = [at for at, frame in enumerate(frames) if frame and (frame["name"], frame["file"]) == (name, file)]
+    for sample in sampled(facts):
+        frames, inside = [frame_of(frame) for frame in sample.path], of.frames(sample)
         if not inside:
             continue
         spent_ns = sum(sample.spent_ns)
         total_ns += spent_ns
-        at = frames[sample.form_at] if sample.form and 0 <= sample.form_at < len(frames) else None
-        if at is None or sample.form_at < inside[0]:
+        having = frames[sample.form_at] if sample.form and 0 <= sample.form_at < len(frames) else None
+        if having is None or sample.form_at < inside[0]:
             continue
         if form and (sample.form, sample.form_at) != (form, inside[-1]):
             continue
         below = frames[sample.form_at + 1] if sample.form_at + 1 < len(frames) else None
         spent[sample.form] += spent_ns
         looks[sample.form] += sample.looks
-        places.setdefault(sample.form, Counter())[at["at"], below["name"] if below else ""] += spent_ns
+        place = f"{having.file}:{having.line}"
+        places.setdefault(sample.form, Counter())[place, below.name if below else ""] += spent_ns
     for found, spent_ns in spent.most_common(1) if total_ns > 0 else ():
         if looks[found] >= _LEAST_LOOKS and (form or spent_ns >= _LEAST_SHARE * total_ns):
             (place, called), _ = places[found].most_common(1)[0]

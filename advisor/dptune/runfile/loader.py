@@ -42,7 +42,7 @@ class LoaderFacts:
     test that then drops some without looking at them; None where its source shows nothing like it. `generators`: random
     number generators that its samples are made with; `random_samples`: whether its first batches were prepared with
     random numbers, None where that is not known. `epoch_length`: its batches in an epoch on this rank;
-    `costly_lines`: lines of its data set that do a known costly thing, `mask`, `archive`, `index`, `pop`, `search` or
+    `costly_lines`: lines of its data set that do a costly thing: `mask`, `archive`, `file`, `index`, `pop`, `search` or
     `statistics`.
     `subset`: a digest of the first indices that its data set, a Subset as `random_split` makes, has of another one.
     `undivided_length`: those of all ranks, where Accelerate deals them.

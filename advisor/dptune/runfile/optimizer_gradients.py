@@ -18,6 +18,7 @@ class OptimizerGradientFacts:
     Steps that change no weight although there are gradients do not count. `tensors`: the parameters it holds.
     `elsewhere`: parameters of modules that have gradients, are in no optimizer and do not change; `alike` if each
     tensor of the optimizer has one of its shape among them. `sharded`: whether `fully_shard` replaced parameters.
+    `of_others`: the steps that also used gradients of a loss on which another optimizer had stepped (`others_where`).
     `cleared`: whether there were gradients after a backward pass, but not at the step. `others_train`: whether anything
     else trains. `idle`: whether to have no gradients is no fault, because the weights change all the same, or are
     frozen while others train.
@@ -31,6 +32,8 @@ class OptimizerGradientFacts:
     steps: int = 0
     without: int = 0
     kept: int = 0
+    of_others: int = 0
+    others_where: str | None = None
     elsewhere: int = 0
     sharded: bool = False
     alike: bool = False
@@ -42,6 +45,11 @@ class OptimizerGradientFacts:
     def has_none(self) -> bool:
         """Whether no step had a gradient, and that is a fault."""
         return self.steps >= _LEAST_STEPS and self.without == self.steps and not self.idle
+
+    @property
+    def mixes(self) -> bool:
+        """Whether most steps use gradients of another optimizer's loss."""
+        return self.steps >= _LEAST_STEPS and self.of_others >= _KEPT_SHARE * (self.steps - 1)
 
     @property
     def keeps(self) -> bool:

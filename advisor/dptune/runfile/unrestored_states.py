@@ -1,4 +1,4 @@
-"""Optimizers that start without the state that a checkpoint has for them."""
+"""Optimizers that start without the state that a checkpoint, or the optimizer before them, has for them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ class UnrestoredStateFacts:
 
     `where` is the line that makes the optimizer, `loaded_at` the line that loads the checkpoint. `key`: under which
     the checkpoint has the optimizer's state; `progress`: under which it has the epoch or step that the script continues
-    at. All of the `parameters` of the optimizer start with the checkpoint's weights.
+    at. All of the `parameters` of the optimizer start with the checkpoint's weights. `renewed`: how many optimizers the
+    line created for the same parameters, each for a step or two; 0 where a checkpoint is meant.
     """
 
     optimizer: str
@@ -20,3 +21,4 @@ class UnrestoredStateFacts:
     key: str
     progress: str
     parameters: int = 0
+    renewed: int = 0

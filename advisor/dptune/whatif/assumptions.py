@@ -95,8 +95,8 @@ _UNITS = f"a unit is gathered once the units before it have been copied out; {_S
 _ON_GPUS = {
     "fsdp.no_sync": "adding gradients of micro-batches takes 1 to 3 times as long as copying them into the input of a "
     "reduce-scatter, and 5 to 40 us of host time each",
-    "fsdp.units": "20 to 100 % of the host time in hooks of fully_shard is fixed per unit; copies take as long in "
-    "total as before",
+    "fsdp.units": "{least:.2f} to {most:.2f} of the host time in hooks of fully_shard is fixed per unit; copies take "
+    "as long in total as before; parts of a unit have the same size and as many tensors",
     "wrapper": "an all-reduce takes as long as a reduce-scatter and an all-gather of the same bytes; gradients of a "
     "unit have the same size; updating whole parameters takes 0.6 to 1.1 times as long per byte as updating shards",
     "ddp.bucket": _PARTS,
@@ -149,6 +149,8 @@ def _sentences(model: StepModel | Program, changes: Mapping[str, Value], traced:
     known = {**_EVERYWHERE, **(_ON_GPUS if isinstance(model, Program) else _ON_CPUS)}
     if isinstance(model, Program) and "fp32" not in model.peaks:
         known = {begin: _UNKNOWN_PEAK if words == _PRECISION else words for begin, words in known.items()}
+    if isinstance(model, Program):
+        known["fsdp.units"] = known["fsdp.units"].format(**model.unit_share._asdict())
     known["nodes"] = _NODES.format("within one" if model.hosts == 1 else "between two")
     for name, value in changes.items():
         if not is_off(value) and value != "none":

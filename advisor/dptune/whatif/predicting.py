@@ -13,11 +13,11 @@ from dptune.predicted import Prediction, Strategy, WhatIf
 from dptune.trace.run import Run
 from dptune.whatif.cpu.changes import PREDICTED as PREDICTED_ON_CPUS
 from dptune.whatif.cpu.model import StepModel
-from dptune.whatif.cpu.wire import Link
 from dptune.whatif.gpu.buckets import NO_REDUCER
 from dptune.whatif.gpu.changes import PREDICTED as PREDICTED_ON_GPUS
+from dptune.whatif.gpu.links import known_link
+from dptune.whatif.gpu.program import Program
 from dptune.whatif.gpu.recorded import matches_collectives
-from dptune.whatif.link import link_figures
 from dptune.whatif.memory.predicting import predict_memory
 from dptune.whatif.run_model import RunModel
 from dptune.whatif.searching import best_sets, changes_of_units
@@ -154,16 +154,15 @@ def _memory_of_strategies(why: str, run: Run, measured: Measured) -> WhatIf:
 def _alternatives(run: Run, measured: Measured, ground: RunModel) -> list[Strategy]:
     """Raises Missing where they cannot be compared."""
     facts = list(run.facts.values())
-    if isinstance(ground.model, StepModel) and ground.model.sharding is not None:
-        return of_units(ground.model, facts, ground.step_ns, ground.predict)
-    basis, floor_ns = link_figures(measured), ground.at_best_ns()
+    if ground.model.gathers if isinstance(ground.model, Program) else ground.model.sharding is not None:
+        passes = round(measured.accumulation.known("backwards_per_step") or 1)
+        return of_units(ground.model, facts, ground.step_ns, ground.predict, passes)
+    link = known_link(ground.model) if isinstance(ground.model, Program) else replace(ground.model.link, lanes=1)
+    floor_ns = ground.at_best_ns()
     if floor_ns is None:
         raise Missing("step time without communication is unknown")
-    if not isinstance(ground.model, StepModel):
-        link = Link(basis.alpha_us * 1e3, basis.algbw_gb_per_s)
-        return strategies(facts, measured, link, ground.step_ns, floor_ns)
-    found = strategies(facts, measured, replace(ground.model.link, lanes=1), ground.step_ns, floor_ns)
-    return with_units(found, ground.model, ground.predict)
+    found = strategies(facts, measured, link, ground.step_ns, floor_ns)
+    return found if isinstance(ground.model, Program) else with_units(found, ground.model, ground.predict)
 
 
 def search(run: Run, measured: Measured) -> WhatIf:

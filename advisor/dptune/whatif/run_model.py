@@ -27,6 +27,7 @@ from dptune.runfile.facts import Facts
 from dptune.trace.run import Run
 from dptune.whatif import needed_facts, traced_steps
 from dptune.whatif.assumptions import assumed
+from dptune.whatif.blocks import as_units
 from dptune.whatif.bounds import bounded
 from dptune.whatif.cpu.building import read
 from dptune.whatif.cpu.changes import changed
@@ -150,12 +151,12 @@ class RunModel:
         What the run has already changes nothing, whether or not a model predicts it; except for a bucket size, which
         is that of the first one, too, where torch's own is not.
         """
-        new = {
-            name: value
-            for name, value in changes.items()
-            if name == "ddp.bucket_cap_mb" or name not in KNOBS or not in_force(name, value, self.facts)
-        }
         try:
+            new = {
+                name: value
+                for name, value in as_units(changes, self.facts).items()
+                if name == "ddp.bucket_cap_mb" or name not in KNOBS or not in_force(name, value, self.facts)
+            }
             other, difference = self._difference(self.model, new, self._unchanged_ns)
             off = [self._off(group, new, difference) for group in self._variants_ns]
             ends, apart = list[Program](), (0.0, 0.0)
@@ -204,10 +205,11 @@ class RunModel:
     def lack(self, changes: Mapping[str, Value]) -> str:
         """Why neither a step nor a bound is known with these changes, as far as it takes no replay; else empty."""
         try:
+            wanted = as_units(changes, self.facts)
             if isinstance(self.model, Program):
-                gpu_changed(self.model, changes)
+                gpu_changed(self.model, wanted)
             else:
-                changed(self.model, changes)
+                changed(self.model, wanted)
         except Missing as lack:
             return lack.reason
         return ""

@@ -98,6 +98,7 @@ _ALL = (
     Knob("host.times", float, "", 1.0, "same", "factor on the time of host work", "", least=0.0),
     Knob("compute.times", float, "", 1.0, "same", "factor on the time of compute", "", least=0.0),
     PATCHED["wrapper"],
+    PATCHED["fsdp.blocks_per_unit"],
     Knob("fsdp.units", int, "units", 1, "same", "number of units of fully_shard, of about equal bytes", "", least=1),
     Knob("batch.times", float, "", 1.0, "changes", "factor on the samples of each batch", "", least=1e-3),
     Knob("cuda.graphs", bool, "", False, "same", "forward and backward passes are replayed as CUDA graphs", ""),

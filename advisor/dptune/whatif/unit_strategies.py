@@ -1,8 +1,9 @@
-"""Strategies whose step the model of CPU steps predicts: units of fully_shard, and DDP in their place."""
+"""Strategies whose step a model predicts: units of fully_shard, and DDP in their place."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 from dptune.knobs import Value
 from dptune.measured import Missing
@@ -12,11 +13,15 @@ from dptune.whatif.cpu.hybrid import WITHIN_HOSTS
 from dptune.whatif.cpu.model import StepModel
 from dptune.whatif.cpu.unit_changes import sharding_of
 from dptune.whatif.cpu.units import element_bytes
+from dptune.whatif.gpu.merging import sizes_of_units
+from dptune.whatif.gpu.program import Program
+from dptune.whatif.gpu.replicating import WHOLE
 from dptune.whatif.memory.model import ranks_of_a_host
 from dptune.whatif.strategies import NO_ACTIVATIONS, STATE
 
 Predict = Callable[[Mapping[str, Value]], Prediction]
 _FSDP, _HSDP = "FSDP", "HSDP"
+_NO_STATE = "the size of the optimizer's state per parameter is unknown"
 _COUNTS = (4, 8, 16)  # units that are tried: what a model of as many blocks, or twice as many, is sharded into
 
 
@@ -45,28 +50,65 @@ def _timed(strategy: Strategy, times: Mapping[str, str | int] | None) -> Strateg
     return strategy.model_copy(update={**times, "missing": missing})
 
 
-def of_units(model: StepModel, facts: Sequence[Facts], step_ns: float, predict: Predict) -> list[Strategy]:
+@dataclass(frozen=True)
+class _Units:
+    """Bytes of the parameters, and what units gather of them; among so many ranks, of which some share a shard.
+
+    Where the sizes are unknown, `why` says so.
+    """
+
+    whole: float
+    gathered: float
+    ranks: int
+    shards: int
+    why: str = ""
+
+    @classmethod
+    def of(cls, model: StepModel | Program) -> _Units:
+        if isinstance(model, Program):
+            sent = [message for message in model.messages if message.kind == "all_gather"]
+            element = 2 if any(message.dtype not in WHOLE for message in sent) else element_bytes(None)
+            shards = max((message.ranks for message in sent), default=0) or model.world_size
+            try:
+                units = sizes_of_units(model)
+            except Missing as lack:
+                return cls(0.0, 0.0, model.world_size, shards, lack.reason)
+            gathered = float(sum(units.values()))
+            return cls(gathered * element_bytes(None) / element, gathered, model.world_size, shards)
+        sharding, ranks = sharding_of(model), len(model.steps)
+        sizes = {
+            call.unit: call.message_bytes
+            for pass_ in next(iter(model.steps.values()))[0].passes
+            for call in pass_.calls
+            if call.kind == "gather"
+        }
+        gathered, element = sum(sizes.values()), element_bytes(sharding.parameter_dtype)
+        shards = sharding.hybrid.shards if sharding.hybrid else ranks
+        return cls(gathered * element_bytes(None) / element, gathered, ranks, shards)
+
+
+def of_units(
+    model: StepModel | Program, facts: Sequence[Facts], step_ns: float, predict: Predict, passes: int = 1
+) -> list[Strategy]:
     """The strategies of a model of units: as they are, kept gathered, sharded within hosts, and replicated.
 
-    Of N ranks, n of a host, P bytes of parameters and as many of gradients, O of the optimizer's state, B of DDP's
-    buckets (P), a rank holds (2 P + O) / N, P more of gathered units, (2 P + O) / n, or 2 P + B + O.
-    """
-    sharding, ranks = sharding_of(model), len(model.steps)
-    hybrid = sharding.hybrid
-    if not facts or not facts[0].optimizers or (state := STATE.get(facts[0].optimizers[0].name)) is None:
-        raise Missing("the size of the optimizer's state per parameter is unknown")
-    sizes = {
-        call.unit: call.message_bytes
-        for pass_ in next(iter(model.steps.values()))[0].passes
-        for call in pass_.calls
-        if call.kind == "gather"
-    }
-    whole = sum(sizes.values()) * element_bytes(None) / element_bytes(sharding.parameter_dtype)
-    sharded = (2 + state) * whole / (hybrid.shards if hybrid else ranks)
-    now = _HSDP if hybrid else _FSDP
-    per_host = None if hybrid else ranks_of_a_host(facts, ranks)
+    With several backward passes in a step, also those that reduce gradients in the last one only.
 
-    def strategy(name: str, holds: float, changes: Mapping[str, Value]) -> Strategy:
+    Of N ranks, n of a host, P bytes of parameters and as many of gradients, O of the optimizer's state, B of DDP's
+    buckets (P), a rank holds (2 P + O) / N, P more of gathered units, (2 P + O) / n, P more of whole gradients, or
+    2 P + B + O.
+    """
+    units = _Units.of(model)
+    optimizers = facts[0].optimizers if facts else []
+    state = STATE.get(optimizers[0].name) if optimizers else None
+    if state is None and not isinstance(model, Program):
+        raise Missing(_NO_STATE)
+    whole, no_state = units.whole, units.why or ("" if state is not None else _NO_STATE)
+    is_hybrid = units.shards < units.ranks
+    now = _HSDP if is_hybrid else _FSDP
+    per_host = None if is_hybrid else ranks_of_a_host(facts, units.ranks)
+
+    def strategy(name: str, parts: int, more: float, changes: Mapping[str, Value]) -> Strategy:
         prediction = predict(changes) if changes else None
         missing = {"rank_bytes": NO_ACTIVATIONS}
         low_ns, high_ns = (
@@ -74,17 +116,20 @@ def of_units(model: StepModel, facts: Sequence[Facts], step_ns: float, predict: 
         )
         if high_ns is None and prediction is not None:
             missing["high_ns"] = prediction.missing["step_ns"]
+        if no_state:
+            missing["state_bytes"] = no_state
         return Strategy(
             name=name,
-            state_bytes=round(holds),
+            state_bytes=None if no_state or state is None else round((2 + state) * whole / parts + more),
             low_ns=round(low_ns or 0.0),
             high_ns=None if high_ns is None else round(high_ns),
             missing=missing,
         )
 
     return [
-        strategy(f"{now}, unchanged", sharded, {}),
-        strategy(f"{now}, kept gathered", sharded + sum(sizes.values()), {"fsdp.reshard_after_forward": False}),
-        *([strategy(_HSDP, (2 + state) * whole / per_host, {WITHIN_HOSTS: True})] if per_host else []),
-        strategy("DDP", (3 + state) * whole, {"wrapper": "ddp"}),
+        strategy(f"{now}, unchanged", units.shards, 0, {}),
+        strategy(f"{now}, kept gathered", units.shards, units.gathered, {"fsdp.reshard_after_forward": False}),
+        *([strategy(f"{now}, reduced once", units.shards, whole, {"fsdp.no_sync": True})] if passes > 1 else []),
+        *([strategy(_HSDP, per_host, 0, {WITHIN_HOSTS: True})] if per_host else []),
+        strategy("DDP", 1, whole, {"wrapper": "ddp"}),
     ]

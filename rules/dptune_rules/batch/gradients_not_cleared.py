@@ -1,4 +1,4 @@
-"""Optimizer steps reuse gradients of earlier steps.
+"""Optimizer steps reuse gradients of earlier steps, or of another optimizer's loss.
 
 ## What it measures
 
@@ -6,6 +6,10 @@ In warm-up steps, on a sample of each optimizer's parameters: gradients that an 
 next backward passes add to. Gradients count as cleared if, before one of these passes, one of them is None, zero, in
 other memory, or changed by the script. Excluded: steps that change no weight (of a wrapper that accumulates), steps
 with a closure that runs backward passes, and libraries that keep gradients themselves.
+
+With several optimizers, also gradients that a loss leaves on its way to the parameters of another optimizer, which
+then steps: a generator's loss leaves gradients in the critic. They are reported if they are not cleared before the
+backward pass for the critic's own step, and if the forward pass uses the critic after all that the other one trains.
 
 ## Why it matters
 
@@ -22,6 +26,8 @@ Clear gradients for each optimizer step, in the innermost loop:
         loss = criterion(model(rows), targets)
         loss.backward()
         optimizer.step()
+
+With two optimizers, clear the critic's gradients after the generator's backward pass, at the latest before its own.
 
 If steps were meant to accumulate micro-batches, call `optimizer.step()` as rarely as `zero_grad`.
 
@@ -52,7 +58,7 @@ RULE = Rule(
     name="gradients-not-cleared",
     family="batch",
     kind="risk",
-    summary="optimizer steps reuse gradients of earlier steps",
+    summary="optimizer steps reuse gradients of earlier steps, or of another optimizer's loss",
     since="0.1",
     asked_when_busy=True,
     needs="recording",
@@ -66,9 +72,12 @@ def check(run: RunView) -> Iterator[Advice]:
     seen: set[tuple[str, str | None]] = set()
     for found in next((facts.optimizer_gradients for facts in run.facts if facts.optimizer_gradients), []):
         stepped = (found.optimizer, found.step_where)  # a hook may step one optimizer for each parameter
-        if not found.keeps or stepped in seen:
+        if not (found.keeps or found.mixes) or stepped in seen:
             continue
         seen.add(stepped)
+        if not found.keeps:
+            yield _of_another_loss(found)
+            continue
         always = found.kept == found.steps - 1
         yield results_at_risk(
             RULE,
@@ -85,6 +94,28 @@ def check(run: RunView) -> Iterator[Advice]:
             watch="Updates become smaller: check the learning rate.",
             subject=found.optimizer,
         )
+
+
+def _of_another_loss(found: OptimizerGradientFacts) -> Advice:
+    after = f" after the step at {found.others_where}" if found.others_where else ""
+    before = f" ({found.backward_where})" if found.backward_where else ""
+    return results_at_risk(
+        RULE,
+        title=f"Steps of {found.optimizer}{in_parentheses(found.step_where)} also use gradients of another optimizer's "
+        f"loss, which are not cleared{after}",
+        why="The other loss leaves gradients on its way to the parameters that it trains. Added to those of the own "
+        "loss, they change these weights in favor of the other loss.",
+        confidence="high" if found.of_others >= found.steps - 1 else "medium",
+        evidence=[
+            Evidence(label="steps that use them", value=found.of_others, unit=f"of {found.steps} in warm-up"),
+            *known("backward pass", found.backward_where),
+            *known("step of the other optimizer", found.others_where),
+            *known("optimizer created at", found.where),
+        ],
+        remedy=f"Call zero_grad() of this optimizer before its backward pass{before}.",
+        watch="Updates change: check the learning rate.",
+        subject=f"{found.optimizer}:others",
+    )
 
 
 def _remedy(found: OptimizerGradientFacts) -> str:

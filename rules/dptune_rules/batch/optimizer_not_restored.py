@@ -1,4 +1,4 @@
-"""An optimizer starts without its state, although the script continues from a checkpoint that has it.
+"""An optimizer starts without its state: not restored from a checkpoint, or created in each step.
 
 ## What it measures
 
@@ -8,6 +8,9 @@ Checkpoints that the script loads with `torch.load` itself, and the first step o
 - the function that loads it keeps its epoch or step, so training continues from there;
 - all parameters of the optimizer start with the checkpoint's weights, and the state in it has their shapes;
 - the optimizer has no state at its first step.
+
+Also lines that create an optimizer with a state for every step or two, for the same parameters: at least three
+in the warm-up steps.
 
 ## Why it matters
 
@@ -21,10 +24,14 @@ progress.
 
 Restore the learning-rate schedule in the same way, after the optimizer.
 
+Create the optimizer once, before the loop. To change its learning rate, use a scheduler or set
+`optimizer.param_groups[0]["lr"]`.
+
 ## When to leave it alone
 
 - The weights are trained further on other data or for another task: a new state is then right, and so is a new
   schedule.
+- The state is dropped in each step on purpose: then SGD without momentum does nearly the same.
 - The learning rate is warmed up again after each restart.
 
 ## References
@@ -48,7 +55,7 @@ RULE = Rule(
     name="optimizer-not-restored",
     family="batch",
     kind="risk",
-    summary="an optimizer starts without its state, although the script continues from a checkpoint that has it",
+    summary="an optimizer starts without its state: not restored from a checkpoint, or created in each step",
     since="0.1",
     asked_when_busy=True,
     needs="recording",
@@ -63,7 +70,27 @@ def check(run: RunView) -> Iterator[Advice]:
         yield from map(_advice, facts.unrestored_states)
 
 
+def _of_renewed(found: UnrestoredStateFacts) -> Advice:
+    return results_at_risk(
+        RULE,
+        title=f"{found.optimizer} is created again for each step{in_parentheses(found.where)}: its state is lost",
+        why="A new optimizer starts without moments or momentum. Adam without them steps by the learning rate in each "
+        "parameter, whatever the size of the gradient.",
+        evidence=[
+            Evidence(label="optimizers created for the same parameters", value=found.renewed),
+            *known("created at", found.where),
+            Evidence(label="parameter tensors", value=found.parameters),
+        ],
+        remedy="Create it once, before the loop; change the learning rate with a scheduler or in `param_groups`.",
+        watch="Steps have another size then: check the learning rate.",
+        subject=f"{found.optimizer}:renewed",
+        confidence="high",
+    )
+
+
 def _advice(found: UnrestoredStateFacts) -> Advice:
+    if found.renewed:
+        return _of_renewed(found)
     return results_at_risk(
         RULE,
         title=f"{found.optimizer}{in_parentheses(found.where)} starts without its state, which the checkpoint loaded "

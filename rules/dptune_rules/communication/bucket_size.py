@@ -200,7 +200,7 @@ def _raise(run: RunView, buckets: _Buckets) -> Iterator[Advice]:
     )
     if not changes:
         return
-    found = _found(run, changes, run.bound(0.0, ceiling, most), larger=True)
+    found = _found(run, buckets, changes, run.bound(0.0, ceiling, most), larger=True)
     start_ups, predicted = share, found.saves.predicted_share is not None
     share = start_ups if found.saves.predicted_share is None else found.saves.predicted_share
     gains = "which saves" if predicted else "the latency of the others is"
@@ -243,7 +243,7 @@ def _lower(run: RunView, buckets: _Buckets) -> Iterator[Advice]:
     bound = run.bound(0.0, run.unstretched(early * exposed), f"the exposed {what}; the last bucket stays exposed")
     if not changes:
         return
-    found = _found(run, changes, bound, larger=False)
+    found = _found(run, buckets, changes, bound, larger=False)
     share = early * transfer if found.saves.predicted_share is None else found.saves.predicted_share
     impact = run.impact(share, WORTH_SHARE)
     if impact is None:
@@ -295,19 +295,23 @@ class _BestCap:
     curve: list[Evidence]
 
 
-def _found(run: RunView, changes: list[Change], bound: Saving, larger: bool) -> _BestCap:
+def _caps(run: RunView, buckets: _Buckets, now: float, larger: bool) -> Iterator[float]:
+    """The sizes to try, MiB: of those that hold all gradients the smallest, and none that torch refuses."""
+    least_mib = max((facts.least_bucket_bytes for facts in run.facts), default=0) / MIB  # of a compiled module
+    for before, cap in pairwise((0.0, *TRIED_MIB)):
+        if cap >= least_mib and before * MIB < buckets.gradient_bytes and (cap > now if larger else cap < now):
+            yield cap
+
+
+def _found(run: RunView, buckets: _Buckets, changes: list[Change], bound: Saving, larger: bool) -> _BestCap:
     """The size that is predicted to save most, of larger or of smaller ones; without a step model the rule of thumb's.
 
     That has the bound.
     """
     tried = []
-    now = changes[0].now
-    least_mib = max((facts.least_bucket_bytes for facts in run.facts), default=0) / MIB
-    for cap in TRIED_MIB:
-        if cap < least_mib:
-            continue  # torch refuses it for a compiled module
-        if isinstance(now, (int, float)) and (cap <= now if larger else cap >= now):
-            continue
+    given = changes[0].now
+    now = given if isinstance(given, (int, float)) else buckets.mean_bytes / MIB
+    for cap in _caps(run, buckets, now, larger):
         then = [change.model_copy(update={"then": cap}) for change in changes]
         try:
             tried.append((run.predict(then), cap, then))

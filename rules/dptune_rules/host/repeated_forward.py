@@ -21,7 +21,9 @@ over one fixed batch, and passes of a line search, each with other weights.
 
 On CPUs it also finds frozen encoders: modules that no optimizer trains, whose inputs are the batch as the loader
 prepares it, whose outputs need no gradient, which draw no random numbers, and whose weights stay the same. Reported if
-the loader draws no random numbers for the samples of its first batches, and the script plans at least two epochs.
+the loader draws no random numbers for the samples of its first batches, and the script plans at least two epochs. A
+frozen module whose inputs and outputs are the same in every warm-up step, for example an encoder of one prompt, is
+reported without these conditions.
 
 ## Why it matters
 
@@ -41,11 +43,12 @@ loop over N prefixes computes about N / 2 times as much as one pass over the lon
 
 - Repeated rows: call the module on the distinct rows, and repeat its output.
 - A frozen encoder: compute the features of all samples once, and train on a data set of features.
+- A frozen module with fixed inputs: call it once before training, and keep the result.
 
-On a CPU the saving is predicted for equal calls, and for passes without gradients or whose gradients are not used: from
-0.8 to 1.3 times the time of the calls in at least two warm-up steps, with half to one and a half times the estimated
-backward pass. Otherwise it is an upper bound: all calls but the needed ones, of repeated rows all but one in k, and the
-backward pass through them.
+On a CPU the saving is predicted for equal calls, fixed inputs, and passes without gradients or whose gradients are not
+used: from 0.8 to 1.3 times the time of the calls in at least two warm-up steps, with half to one and a half times the
+estimated backward pass. Otherwise it is an upper bound: all calls but the needed ones, of repeated rows all but one in
+k, and the backward pass through them.
 
 ## When to leave it alone
 
@@ -66,7 +69,7 @@ from collections.abc import Iterator, Sequence
 
 from dptune.advice import Advice, Evidence
 from dptune.rule import RepeatedForwardFacts, Rule, RunView, Threshold
-from dptune_rules.host.frozen_features import frozen_features
+from dptune_rules.host.frozen_features import fixed_inputs, frozen_features
 
 WORTH_SHARE = Threshold("worth_share", 0.05, "impact is medium from here; identical steps differ by about as much")
 NAMED = 3  # lines in a title
@@ -86,6 +89,7 @@ RULE = Rule(
 
 def check(run: RunView) -> Iterator[Advice]:
     """Name each module whose repeated calls take a share of the step worth it."""
+    yield from fixed_inputs(RULE, run, WORTH_SHARE)
     yield from frozen_features(RULE, run, WORTH_SHARE)
     for found in run.any_facts().repeated_forward:
         forward, backward = run.repeated_share(found)

@@ -81,8 +81,8 @@ def check(run: RunView) -> Iterator[Advice]:
     little: list[SameResultFacts] = []
     named = set()
     for found in facts.same_results:
-        if found.within_step and facts.repeated_forward:
-            continue  # DP613 names the whole pass
+        if (found.within_step and facts.repeated_forward) or _in_fixed_module(run, found):
+            continue  # repeated-forward names the whole pass
         share = run.same_results_share(found)
         if run.impact(share, WORTH_SHARE):
             named.add(_named(found))
@@ -93,6 +93,13 @@ def check(run: RunView) -> Iterator[Advice]:
     together = sum(map(run.same_results_share, little))
     if len(little) > 1 and run.impact(together, WORTH_SHARE):
         yield _advice(run, little, together, 0.0)
+
+
+def _in_fixed_module(run: RunView, found: SameResultFacts) -> bool:
+    """Whether the function runs mostly in a frozen module that is called with the same inputs in every step."""
+    name, _, place = _parts(found)
+    places = [each.where for each in run.any_facts().frozen_features if each.same_inputs and each.where]
+    return any((run.part_at(name.rpartition(".")[2], place, where) or 0.0) > MOSTLY for where in places)
 
 
 def _besides(run: RunView, found: SameResultFacts) -> float:

@@ -35,6 +35,8 @@ an upper bound.
 ## When to leave it alone
 
 - It is cheap, or every step needs it.
+- Most of it is waiting in collectives, as of a logger that averages over ranks: see `collectives-in-steps`, which is
+  then reported in its place.
 
 ## References
 
@@ -68,6 +70,8 @@ HOW = {
     "evaluation": "Evaluating on fewer samples also takes less time.",
     "history": "The saving is that of the recorded steps; later ones join more values.",
 }
+
+MOSTLY = 0.5  # of its time
 
 OF_TENSORS = (
     "Formatting a tensor as text reads its elements one at a time. A logger skips that below its level if it gets "
@@ -104,9 +108,21 @@ def _confidence(work: HostWork, later: float) -> Confidence:
     return "high" if work.most_share < 2 * work.share and later == work.share else "medium"
 
 
+def _communicates(run: RunView, work: HostWork) -> bool:
+    """Whether most of its time is in collectives, as of a logger that averages over ranks: another rule names them."""
+    facts = next((facts for facts in run.facts if facts.rank == work.rank), None)
+    window = facts.window("untraced") if facts else None
+    if facts is None or window is None:
+        return False
+    calling_ns = sum(call.untraced_ns for call in facts.calls if call.where == work.where)
+    return calling_ns > MOSTLY * work.share * sum(window.durations_ns)
+
+
 def check(run: RunView) -> Iterator[Advice]:
     """Name each function that takes a share of the step, with its line, and how to do it less often."""
     for work in run.work_between():
+        if _communicates(run, work):
+            continue
         batches = _epoch(run) if work.history else 0
         later = _over_epoch(work, batches)
         impact = run.impact(later, WORTH_SHARE)

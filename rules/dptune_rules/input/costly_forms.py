@@ -11,6 +11,8 @@ _REMEDIES = {
     "`dict(iter(frame.groupby(key)))` or `frame.groupby(key).indices`), and look the group up.",
     "archive": "The file is opened and its index read for each sample: open it once per process, on first use, and "
     "keep it in an attribute.",
+    "file": "The same file is read for each sample: read it once in `__init__`, or map it: "
+    '`np.load(path, mmap_mode="r")`.',
     "index": "`index()` searches the list for each sample: make a dict of the positions once in `__init__`.",
     "search": "`in` searches the list for each sample: make a set of its items once in `__init__`.",
     "statistics": "It reads all samples for each sample: compute it once in `__init__`, and keep the result.",

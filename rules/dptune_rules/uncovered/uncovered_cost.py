@@ -110,22 +110,29 @@ def check(run: RunView) -> Iterator[Advice]:
     found = run.measured.user_code
     looping = {(loop.name, loop.at) for loop in found.loops if _has_advice(run, loop.name)}
     sites = [_agreed(run, site) for site in found.sites if (site.name, site.at) not in looping]
-    sites = [site for site in sites if not site.library or site.share >= run.limit(LIBRARY_SHARE)]
+    sites = [site for site in sites if not site.library or site.share >= _least(run, site)]
     sites = [site for site in sites if not (site.part and site.mostly == OPERATORS and _computes(run, site))]
     named = [site for site in sites if run.impact(site.share, WORTH_SHARE) and not _explained(run, site)]
     shown = [_sampled(run, site) for site in named]
-    for site in [site for site in shown if site.share >= LEAST_SAMPLED * run.limit(WORTH_SHARE)][:MOST]:
+    for site in [site for site in shown if site.share >= LEAST_SAMPLED * _least(run, site)][:MOST]:
         yield _advice(run, site, found.ranks, found.basis)
+
+
+def _least(run: RunView, site: CodeSite) -> float:
+    return run.limit(LIBRARY_SHARE) if site.library else run.limit(WORTH_SHARE)
 
 
 def _agreed(run: RunView, site: CodeSite) -> CodeSite:
     """With its share limited by what stack samples of untraced steps allow."""
-    return _with_share(site, run.agreed_share(site.share, site.rank, site.name, site.at, _calling(site)))
+    calling = _calling(site) or (site.mostly if site.part and site.library else "")
+    package = site.library
+    return _with_share(site, run.agreed_share(site.share, site.rank, site.name, site.at, calling, package))
 
 
 def _sampled(run: RunView, site: CodeSite) -> CodeSite:
     """With the share of its samples, if less: the profiler slows functions that run much Python."""
-    found = run.found_share(site.rank, site.name, site.at, calling=_calling(site))
+    package = site.library if site.part else ""
+    found = run.found_share(site.rank, site.name, site.at, calling=_calling(site), package=package)
     return _with_share(site, min(site.share, found[0])) if found and found[0] else site
 
 

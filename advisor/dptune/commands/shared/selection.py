@@ -27,7 +27,6 @@ def advised(report: Report, rules: Sequence[str]) -> list[Advice]:
     for code in rules:
         if code not in given:
             why = f": {skipped[code]}" if code in skipped else ""
-            raise UsageError(
-                f"the report has no recommendation {code}{why}", f"its recommendations: {', '.join(given) or 'none'}"
-            )
+            others = f"its recommendations: {', '.join(given)}" if given else "it has none: `dptune report` shows why"
+            raise UsageError(f"the report has no recommendation {code}{why}", others)
     return [advice for advice in report.advice if not rules or advice.rule in rules]

@@ -12,8 +12,9 @@ from dptune.errors import TraceError
 from dptune.measure.communication.calls import Call, Collectives, calls
 from dptune.measure.communication.matching import Exchange, RankCalls
 from dptune.measure.communication.sizes import no_size, with_sizes
+from dptune.measure.once import once_for_each
 from dptune.measure.steps.windows import OUTSIDE
-from dptune.measure.views import RankView, once_for_each, view
+from dptune.measure.views import RankView, view
 from dptune.measured import CollectiveFigures, MatchBasis
 from dptune.measured.collectives import collective
 from dptune.runfile.facts import Facts

@@ -45,6 +45,7 @@ def _rows(spent: Sequence[DeviceTimeline], ran: Collectives, phased: Phased | st
     whole: dict[_Key, int] = {}
     hidden: dict[_Key, int] = {}
     waited: dict[_Key, int] = {}
+    unknown: dict[_Key, int] = {}
     most: dict[_Key, float] = {}
     transfers: dict[_Key, Place | None] = {}
     exposed: dict[_Key, Place | None] = {}  # with waiting
@@ -68,12 +69,14 @@ def _rows(spent: Sequence[DeviceTimeline], ran: Collectives, phased: Phased | st
             pieces = Intervals.union(since[numbers], until[numbers])
             beside = pieces & timeline.classes["compute_ns"]
             waiting = pieces & timeline.classes["exposed_waiting_ns"]
-            whole_ns, hidden_ns, waiting_ns = (
-                int(intervals.lengths(begin, end).sum()) for intervals in (pieces, beside, waiting)
+            unsplit = pieces & timeline.classes["exposed_unsplit_ns"]
+            whole_ns, hidden_ns, waiting_ns, unsplit_ns = (
+                int(intervals.lengths(begin, end).sum()) for intervals in (pieces, beside, waiting, unsplit)
             )
             whole[key] = whole.get(key, 0) + whole_ns
             hidden[key] = hidden.get(key, 0) + hidden_ns
             waited[key] = waited.get(key, 0) + waiting_ns
+            unknown[key] = unknown.get(key, 0) + unsplit_ns
             most[key] = max(most.get(key, 0.0), (whole_ns - hidden_ns) / max(1, int((end - begin).sum())))
             transfer = place(view.rank, pieces - beside - waiting, device.windows)
             transfers[key] = longer(transfers.get(key), transfer)
@@ -81,7 +84,7 @@ def _rows(spent: Sequence[DeviceTimeline], ran: Collectives, phased: Phased | st
     shown = [key for key in whole if whole[key] or calls[key]]
     figures = [
         _figures(
-            *(key, calls[key], whole[key], hidden[key], waited[key], most[key]),
+            *(key, calls[key], whole[key], hidden[key], waited[key], unknown[key], most[key]),
             transfers[key] or exposed[key],
             phased,
         )
@@ -96,6 +99,7 @@ def _figures(
     whole_ns: int,
     hidden_ns: int,
     waiting_ns: int,
+    unsplit_ns: int,
     most_share: float,
     where: Place | None,
     phased: Phased | str,
@@ -117,5 +121,6 @@ def _figures(
         hidden_ns=hidden_ns,
         exposed_ns=whole_ns - hidden_ns,
         exposed_transfer_ns=whole_ns - hidden_ns - waiting_ns,
+        exposed_unsplit_ns=unsplit_ns,
         most_share=most_share,
     )

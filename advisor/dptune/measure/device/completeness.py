@@ -64,7 +64,7 @@ def losses(trace: Trace, devices: list[Operations], steps: list[Step]) -> list[L
 
 def _misdated(columns: Columns) -> list[Loss]:
     rows = columns.rows(DEVICE_CATEGORIES)
-    zero, early, overlong = misdated(columns, rows)
+    zero, early, overlong = misdated(columns)
     fatal = int((zero | early | overlong).sum()) > MOST_LOST * len(rows)
     found = []
     for wrong, what in (

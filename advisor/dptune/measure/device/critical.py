@@ -14,10 +14,12 @@ Traces seldom tell which other stream an operation waited for. Where the one bef
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -26,7 +28,7 @@ from dptune.measure.device.idle import LATENCY_NS
 from dptune.measure.device.operations import Operations
 from dptune.measure.host.launches import UNLAUNCHED
 from dptune.measure.host.threads import Host
-from dptune.measure.intervals import Intervals, Ints
+from dptune.measure.intervals import Intervals, Ints, Mask
 from dptune.measure.steps.windows import Step
 from dptune.measure.views import RankView
 from dptune.measured import CriticalPath, OnPath
@@ -42,15 +44,6 @@ _NONE = -1
 _LEAST_WHOLE = 2  # windows: with fewer the last one is needed too
 
 
-class Part(NamedTuple):
-    """A stretch of the path, and what it is of: a field of `CriticalPath`, and the row of an event, -1 for none."""
-
-    start_ns: int
-    end_ns: int
-    kind: str
-    row: int
-
-
 def critical(view: RankView) -> CriticalPath | None:
     """The path through the steps of one rank, on the device that it has most steps of; None where there are none."""
     device = max(view.devices, key=lambda candidate: len(candidate.windows), default=None)
@@ -59,46 +52,34 @@ def critical(view: RankView) -> CriticalPath | None:
     walk = Walk.of(view.columns, device.operations, view.host)
     whole = [window for window in device.windows if not window.open_ended]
     windows = whole if len(whole) >= _LEAST_WHOLE else device.windows
-    spent: dict[str, int] = defaultdict(int)
-    named: dict[tuple[str, int], list[int]] = defaultdict(list)
-    parts = [part for window in windows for part in walk.back(window)]
-    host = [part for part in parts if part.kind in _OF_THE_HOST]
-    names = view.columns.name_id[[part.row for part in parts]].tolist()
-    for part, name in zip(parts, names, strict=True):
-        took_ns = part.end_ns - part.start_ns
-        spent[part.kind] += took_ns
-        if part.row != _NONE:
-            named[part.kind, name].append(took_ns)
-    on_host = [part for part in host if part.kind == "host_ns"]
+    path = _Stretches.of([walk.back(window) for window in windows])
+    spent: dict[str, int] = defaultdict(int, path.spent())
+    host = np.isin(path.kind, [path.kinds.index(kind) for kind in _OF_THE_HOST if kind in path.kinds])
+    on_host = path.of_kind("host_ns")
     spent["host_ns"] = 0
-    for kind, ns in _by_cause(on_host, view.host).items():
+    for kind, ns in _by_cause(path.start_ns[on_host], path.end_ns[on_host], view.host).items():
         spent[kind] += ns
-    longest = sorted(named.items(), key=lambda named_part: -sum(named_part[1]))[:MOST]
     path_ns = sum(window.end_ns - window.start_ns for window in windows)
+    waiting_ns = _not_computing_ns(path.start_ns[host], path.end_ns[host], device.operations)
     return CriticalPath(
         rank=view.rank,
         device=device.operations.device,
         steps=len(windows),
         path_ns=path_ns,
         **spent,
-        idle_share=_not_computing_ns(host, device.operations) / max(1, path_ns),
-        longest=[
-            OnPath(name=view.columns.names[name], kind=kind.removesuffix("_ns"), total_ns=sum(took), count=len(took))
-            for (kind, name), took in longest
-        ],
+        idle_share=waiting_ns / max(1, path_ns),
+        longest=path.longest(view.columns),
     )
 
 
-def _not_computing_ns(parts: Sequence[Part], operations: Operations) -> int:
-    """How much of these parts the device computed nothing in."""
-    start, end = _extents(parts)
-    return int((end - start).sum() - operations.time[Work.COMPUTE].lengths(start, end).sum())
+def _not_computing_ns(start_ns: Ints, end_ns: Ints, operations: Operations) -> int:
+    """How much of these stretches the device computed nothing in."""
+    return int((end_ns - start_ns).sum() - operations.time[Work.COMPUTE].lengths(start_ns, end_ns).sum())
 
 
-def _by_cause(parts: Sequence[Part], host: Host) -> dict[str, int]:
-    """What the host did in these parts, separated as the account separates idle time."""
-    start, end = _extents(parts)
-    rest = Intervals.union(start, end)
+def _by_cause(start_ns: Ints, end_ns: Ints, host: Host) -> dict[str, int]:
+    """What the host did in these stretches, separated as the account separates idle time."""
+    rest = Intervals.union(start_ns, end_ns)
     found = {}
     for kind, doing in (
         ("input_ns", host.loading),
@@ -106,30 +87,105 @@ def _by_cause(parts: Sequence[Part], host: Host) -> dict[str, int]:
         ("malloc_ns", host.allocating),
         ("launching_ns", host.working),
     ):
-        found[kind] = int((rest & doing).lengths(start, end).sum())
+        found[kind] = int((rest & doing).lengths(start_ns, end_ns).sum())
         rest -= doing
-    return {**found, "host_ns" if host.recorded else "unexplained_ns": int(rest.lengths(start, end).sum())}
+    return {**found, "host_ns" if host.recorded else "unexplained_ns": int(rest.lengths(start_ns, end_ns).sum())}
 
 
-def _extents(parts: Sequence[Part]) -> tuple[Ints, Ints]:
-    """Their starts and their ends."""
-    extents = np.array([(part.start_ns, part.end_ns) for part in parts], dtype=np.int64).reshape(-1, 2)
-    return extents[:, 0], extents[:, 1]
-
-
-class _Path:
-    """Parts from a moment back, down to the least."""
+class Path:
+    """Stretches from a moment back, down to the least: by stretch its start and end, what it is of (a field of
+    `CriticalPath`), and the row of an event, -1 for none.
+    """
 
     def __init__(self, at: int, least: int) -> None:
         self.at, self.least = at, least
-        self.parts: list[Part] = []
+        self.starts: list[int] = []
+        self.ends: list[int] = []
+        self.kinds: list[str] = []
+        self.rows: list[int] = []
 
     def back_to(self, start_ns: int, kind: str, row: int = _NONE) -> None:
         """What lies between the moment and an earlier one is of a kind. A later moment is where it is already."""
-        start_ns = max(start_ns, self.least)
+        if start_ns < self.least:
+            start_ns = self.least
         if start_ns < self.at:
-            self.parts.append(Part(start_ns, self.at, kind, row))
+            self.starts.append(start_ns)
+            self.ends.append(self.at)
+            self.kinds.append(kind)
+            self.rows.append(row)
             self.at = start_ns
+
+
+@dataclass(frozen=True, eq=False)
+class _Stretches:
+    """Those of several paths as columns; `kind` indexes `kinds`."""
+
+    start_ns: Ints
+    end_ns: Ints
+    kind: Ints
+    row: Ints
+    kinds: list[str]
+
+    @classmethod
+    def of(cls, paths: Sequence[Path]) -> _Stretches:
+        def column(values: Iterable[list[int]]) -> Ints:
+            return np.fromiter(chain.from_iterable(values), dtype=np.int64)
+
+        number = {kind: at for at, kind in enumerate(dict.fromkeys(chain.from_iterable(path.kinds for path in paths)))}
+        return cls(
+            column(path.starts for path in paths),
+            column(path.ends for path in paths),
+            column([number[kind] for kind in path.kinds] for path in paths),
+            column(path.rows for path in paths),
+            list(number),
+        )
+
+    def of_kind(self, kind: str) -> Mask:
+        """Which are of a kind."""
+        found: Mask = self.kind == (self.kinds.index(kind) if kind in self.kinds else _NONE)
+        return found
+
+    def spent(self) -> dict[str, int]:
+        """How long those of each kind are together."""
+        took_ns = self.end_ns - self.start_ns
+        return {kind: int(took_ns[self.kind == at].sum()) for at, kind in enumerate(self.kinds)}
+
+    def longest(self, columns: Columns) -> list[OnPath]:
+        """Kinds and names that take most; of those that take as long the one that the path meets first."""
+        known = self.row != _NONE
+        took_ns, names = (self.end_ns - self.start_ns)[known], len(columns.names)
+        keys = self.kind[known] * names + columns.name_id[self.row[known]]
+        each, first, place, count = np.unique(keys, return_index=True, return_inverse=True, return_counts=True)
+        total_ns = np.zeros(len(each), dtype=np.int64)
+        np.add.at(total_ns, place, took_ns)
+        order = np.lexsort((first, -total_ns))[:MOST].tolist()
+        return [
+            OnPath(
+                name=columns.names[int(each[at]) % names],
+                kind=self.kinds[int(each[at]) // names].removesuffix("_ns"),
+                total_ns=int(total_ns[at]),
+                count=int(count[at]),
+            )
+            for at in order
+        ]
+
+
+class _Listed(NamedTuple):
+    """What a path asks for one by one, as lists: by operation its begin, end and row, `Walk.all_waited_for` (the
+    operation, and the call with its begin and end); then `by_end` and `ends` of the walk, and when the host is held.
+    """
+
+    begins: list[int]
+    ends: list[int]
+    rows: list[int]
+    over: list[int]
+    called: list[int]
+    call_begins: list[int]
+    call_ends: list[int]
+    by_end: list[int]
+    ends_in_order: list[int]
+    held_begins: list[int]
+    held_ends: list[int]
 
 
 @dataclass(frozen=True, eq=False)
@@ -177,60 +233,63 @@ class Walk:
         copied = {int(columns.ends(launch)[place]): place for place in np.flatnonzero(itself).tolist()}
         return cls(columns, host.held, rows, launch, handed, copied, kinds, begin, end, before, by_end, end[by_end])
 
-    def back(self, window: Step) -> list[Part]:
+    def back(self, window: Step) -> Path:
         """The path through a window, from its end to its beginning, without a gap."""
-        path = _Path(window.end_ns, window.start_ns)
+        path = Path(window.end_ns, window.start_ns)
         beginning = self._beginning(window.end_ns)  # an operation of which it is asked why it did not begin earlier
         over = self.last(window.end_ns) if beginning == _NONE else _NONE  # or one that was waited for
-        begins, ends, rows, waited_for = self._listed
+        listed = self._listed
         while path.at > window.start_ns:
             if over != _NONE:
-                path.back_to(ends[over], "queued_ns")
-                path.back_to(begins[over], self.kinds[over], rows[over])
+                path.back_to(listed.ends[over], "queued_ns")
+                path.back_to(listed.begins[over], self.kinds[over], listed.rows[over])
                 beginning, over = over, _NONE
             elif beginning != _NONE:
-                over, called = waited_for[beginning]
-                if called != UNLAUNCHED:
-                    call_end = int(self.columns.ts_ns[called] + self.columns.dur_ns[called])
+                over = listed.over[beginning]
+                if listed.called[beginning] != UNLAUNCHED:
+                    call_end = listed.call_ends[beginning]
                     if path.at - call_end > LATENCY_NS:  # something else held it, as in the account
                         path.back_to(call_end, "queued_ns")
-                    path.back_to(int(self.columns.ts_ns[called]), "latency_ns")
+                    path.back_to(listed.call_begins[beginning], "latency_ns")
                 elif over == _NONE:
                     path.back_to(window.start_ns, "unexplained_ns")
                 beginning = _NONE
             else:
                 over = self._on_host(path)
-        return path.parts
+        return path
 
-    def _on_host(self, path: _Path) -> int:
+    def _on_host(self, path: Path) -> int:
         """From where the host goes on, back to the call that held it, and to what that waited for; -1 for nothing."""
-        call = int(np.searchsorted(self.held.end_ns, path.at, side="right")) - 1
+        listed = self._listed
+        call = bisect_right(listed.held_ends, path.at) - 1
         if call < 0:
             path.back_to(path.least, "host_ns")
             return _NONE
-        begun, ended = int(self.held.start_ns[call]), int(self.held.end_ns[call])
+        begun, ended = listed.held_begins[call], listed.held_ends[call]
         path.back_to(ended, "host_ns")
         over = self.copied.get(ended, self.last(ended))
-        waited = over != _NONE and int(self.end[over]) > begun
-        path.back_to(int(self.end[over]) if waited else begun, "sync_ns")
+        waited = over != _NONE and listed.ends[over] > begun
+        path.back_to(listed.ends[over] if waited else begun, "sync_ns")
         return over if waited else _NONE
 
     def _beginning(self, at: int) -> int:
         """The operation that begins at a moment; -1 for none."""
-        first = int(np.searchsorted(self.begin, at))
-        return first if first < len(self.begin) and int(self.begin[first]) == at else _NONE
+        begins = self._listed.begins
+        first = bisect_left(begins, at)
+        return first if first < len(begins) and begins[first] == at else _NONE
 
     def last(self, at: int) -> int:
         """The operation that ended last, up to a moment; -1 for none."""
-        place = int(np.searchsorted(self.ends, at, side="right")) - 1
-        return int(self.by_end[place]) if place >= 0 else _NONE
+        place = bisect_right(self._listed.ends_in_order, at) - 1
+        return self._listed.by_end[place] if place >= 0 else _NONE
 
     @cached_property
-    def _listed(self) -> tuple[list[int], list[int], list[int], list[tuple[int, int]]]:
-        """By operation its begin, end and row, and of `all_waited_for`: a path asks for them one by one."""
+    def _listed(self) -> _Listed:
         over, called = self.all_waited_for
-        pairs = list(zip(over.tolist(), called.tolist(), strict=True))
-        return self.begin.tolist(), self.end.tolist(), self.rows.tolist(), pairs
+        columns, held = self.columns, self.held
+        calls = columns.ts_ns[called], columns.ends(called)
+        operations = self.begin, self.end, self.rows, over, called, *calls, self.by_end, self.ends
+        return _Listed(*(each.tolist() for each in (*operations, held.start_ns, held.end_ns)))
 
     @cached_property
     def all_waited_for(self) -> tuple[Ints, Ints]:

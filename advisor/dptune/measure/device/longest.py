@@ -54,7 +54,10 @@ def place(rank: int, time: Intervals, steps: Sequence[Step]) -> Place | None:
         return None
     at = np.searchsorted(inside.start_ns, begin, side="right") - 1
     cuts = begin[(at >= 0) & (begin < inside.end_ns[at])]  # a step may begin in the midst of a piece
-    starts, ends = np.union1d(inside.start_ns, cuts), np.union1d(inside.end_ns, cuts[~np.isin(cuts, inside.start_ns)])
+    cuts = np.unique(cuts[~np.isin(cuts, inside.start_ns)])
+    starts, ends = inside.start_ns, inside.end_ns
+    if len(cuts):
+        starts, ends = (np.sort(np.concatenate((each, cuts))) for each in (starts, ends))
     longest_at = int(np.argmax(ends - starts))
     return Place(rank=rank, start_ns=int(starts[longest_at]), end_ns=int(ends[longest_at]))
 

@@ -18,6 +18,7 @@ import numpy as np
 from dptune.measure.device.communicating import launched_by_collectives
 from dptune.measure.host.launches import UNLAUNCHED, launch_rows
 from dptune.measure.intervals import NOTHING, Intervals, Ints, Mask
+from dptune.measure.once import once_for_each
 from dptune.trace.columns import NONE, Columns
 from dptune.trace.events import Trace
 from dptune.trace.kernels import (
@@ -89,7 +90,7 @@ def operations(trace: Trace) -> list[Operations]:
     columns = trace.columns
     rows = columns.rows(DEVICE_CATEGORIES)
     if len(rows):
-        rows = _dated(columns, rows)
+        rows = _dated(columns)
         device, maker = _device_index(columns, rows), vendor(trace)
         described = trace.collectives.row[trace.collectives.kind != NONE]
         return [
@@ -100,12 +101,15 @@ def operations(trace: Trace) -> list[Operations]:
     return _cpu(columns)
 
 
-def misdated(columns: Columns, rows: Ints) -> tuple[Mask, Mask, Mask]:
-    """Which operations have a time that cannot be: 0 where all else lies far later; well before their launch; beyond.
+@once_for_each
+def misdated(columns: Columns) -> tuple[Mask, Mask, Mask]:
+    """Which operations of devices have a time that cannot be: 0 where all else lies far later; well before their
+    launch; beyond.
 
     Beyond: still running `SLACK_NS` after the next one on their stream has begun. Streams run in order: in 97 public
     traces no two operations of one stream overlap by more than 42 us.
     """
+    rows = columns.rows(DEVICE_CATEGORIES)
     start = columns.ts_ns[rows]
     others = columns.ts_ns[columns.ts_ns > 0]
     far = len(others) > 0 and int(others.min()) > max(int(others.max() - others.min()), _FAR_NS)
@@ -127,9 +131,9 @@ def _overlong(columns: Columns, rows: Ints, wrong: Mask) -> Mask:
     return overlong
 
 
-def _dated(columns: Columns, rows: Ints) -> Ints:
+def _dated(columns: Columns) -> Ints:
     """The operations without those of an impossible time; all of them where those are too many to be left out."""
-    wrong = np.logical_or.reduce(misdated(columns, rows))
+    rows, wrong = columns.rows(DEVICE_CATEGORIES), np.logical_or.reduce(misdated(columns))
     return rows[~wrong] if wrong.sum() <= MOST_LOST * len(rows) else rows
 
 

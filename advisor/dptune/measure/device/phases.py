@@ -19,8 +19,9 @@ from dptune.measure.device.timeline import Timeline
 from dptune.measure.host.enclosing import Ranges
 from dptune.measure.host.launches import UNLAUNCHED
 from dptune.measure.intervals import NOTHING, Intervals, Ints, first_begun
+from dptune.measure.once import once_for_each
 from dptune.measure.steps.windows import OUTSIDE, Step
-from dptune.measure.views import DeviceView, RankView, once_for_each
+from dptune.measure.views import DeviceView, RankView
 from dptune.measured import Phase, PhaseFigures
 from dptune.trace.columns import Columns
 from dptune.trace.kernels import (

@@ -21,8 +21,8 @@ from dptune.errors import TraceError
 from dptune.measure.host.by_function import LEAST_SHARE, outside_backward, taken_ns, whole_step_ns
 from dptune.measure.host.callers import PYTHON_CATEGORIES, callers
 from dptune.measure.host.frames import is_scripts, library_of
+from dptune.measure.host.function_names import function_names
 from dptune.measure.host.operator_arguments import operator_arguments
-from dptune.measure.host.pieces import alike
 from dptune.measure.host.recorded_operators import RecordedOperators
 from dptune.measure.intervals import NOTHING, Intervals, Ints
 from dptune.measure.views import RankView
@@ -95,7 +95,7 @@ def _of_rank(view: RankView, untraced_ns: float | None) -> Iterator[EagerAttenti
     last = set(recorded.covered(np.array([chain.products[1] for chain in chains], dtype=np.int64)).tolist())
     chains = _measured(view, [chain for chain in chains if chain.products[1] in last])
     step_ns = whole_step_ns(view, untraced_ns)
-    for (function, module), group in _grouped(view.columns, chains).items():
+    for (function, module), group in _grouped(view, chains).items():
         whole = _spent(view, recorded, np.concatenate([chain.operators for chain in group]))
         products = _spent(view, recorded, np.array([row for chain in group for row in chain.products], dtype=np.int64))
         sizes = Counter((chain.keys, chain.head) for chain in group if chain.keys is not None)
@@ -221,14 +221,15 @@ def _over_last(call: Mapping[str, Any], dimensions: int) -> bool:
     return dimension in ("", "-1", str(dimensions - 1))
 
 
-def _grouped(columns: Columns, chains: Sequence[_Chain]) -> dict[tuple[str, str], list[_Chain]]:
+def _grouped(view: RankView, chains: Sequence[_Chain]) -> dict[tuple[str, str], list[_Chain]]:
     """By the function around the second product, and the class of the innermost module."""
+    columns, names = view.columns, function_names(view)
     found: dict[tuple[str, str], list[_Chain]] = defaultdict(list)
     frames: dict[str, str] = {}
     last = np.array([chain.products[1] for chain in chains], dtype=np.int64)
     for chain, caller in zip(chains, callers(columns, last), strict=True):
         module = re.sub(r"_\d+$", "", caller.module or "")
-        function = frames.setdefault(alike(caller.function or ""), caller.function or "")
+        function = frames.setdefault(names.of(caller.function or ""), caller.function or "")
         found[function, module].append(chain)
     return found
 

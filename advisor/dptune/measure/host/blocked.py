@@ -16,7 +16,7 @@ from dptune.measure.device.blocking import COPY_CALL, held_in_call
 from dptune.measure.device.operations import Operations
 from dptune.measure.host.launches import UNLAUNCHED
 from dptune.measure.host.queue import blocked_calls
-from dptune.measure.intervals import NOTHING, Intervals, Ints
+from dptune.measure.intervals import NOTHING, Intervals, Ints, distinct
 from dptune.trace.columns import Columns
 from dptune.trace.kernels import LAUNCH_CATEGORIES, waits
 
@@ -48,7 +48,8 @@ def blocked(columns: Columns, devices: Sequence[Operations], threads: Ints) -> B
         return NEVER
     rows, launch = (np.concatenate(each) for each in zip(*map(_launched, devices), strict=True))
     held = held_in_call(columns, rows, launch)
-    calls = np.concatenate((calls, np.setdiff1d(copies, launch), launch[held]))  # of a copy not recorded by its name
+    unrecorded = copies[~np.isin(copies, launch)]  # of such a copy only the name of the call tells
+    calls = np.concatenate((calls, unrecorded, launch[held]))
     calls = calls[np.isin(columns.thread[calls], threads)]
     found = blocked_calls(columns, devices)
     chosen = np.isin(columns.thread[found.rows], threads) & ~np.isin(found.rows, calls)
@@ -57,7 +58,7 @@ def blocked(columns: Columns, devices: Sequence[Operations], threads: Ints) -> B
         Intervals.union(
             np.concatenate((columns.ts_ns[calls], since)), np.concatenate((columns.ends(calls), columns.ends(full)))
         ),
-        np.unique(calls),
+        distinct(calls),
         dict(zip(launch[held].tolist(), rows[held].tolist(), strict=True)),
         full[np.argsort(columns.ends(full), kind="stable")],
         found.of_streams,

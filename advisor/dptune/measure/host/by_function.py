@@ -17,8 +17,8 @@ import numpy as np
 
 from dptune.measure.device.phases import bounds
 from dptune.measure.host.callers import callers
+from dptune.measure.host.function_names import function_names
 from dptune.measure.host.launches import UNLAUNCHED
-from dptune.measure.host.pieces import alike
 from dptune.measure.host.recorded_operators import RecordedOperators
 from dptune.measure.host.training import training
 from dptune.measure.intervals import NOTHING, Intervals, Ints
@@ -35,8 +35,12 @@ Found = TypeVar("Found", bound=FunctionOperators)
 
 @dataclass(frozen=True, eq=False)
 class FunctionCost:
-    """What a function spends in these operators in a step; `share`: with their backward pass, of the step."""
+    """What a function spends in these operators in a step; `share`: with their backward pass, of the step.
 
+    `frame`: the function as a frame of the trace has it.
+    """
+
+    frame: str
     name: str
     at: str
     rows: Ints
@@ -62,12 +66,14 @@ def by_function(view: RankView, rows: Ints, untraced_ns: float | None) -> Iterat
     if recorded is None:
         return
     rows = recorded.covered(rows)
+    names = function_names(view)
     calling: dict[str, list[int]] = defaultdict(list)
     frames: dict[str, str] = {}
     for row, caller in zip(rows.tolist(), callers(columns, rows), strict=True):
         if caller.function is not None:
-            calling[alike(caller.function)].append(row)
-            frames.setdefault(alike(caller.function), caller.function)
+            name = names.of(caller.function)
+            calling[name].append(row)
+            frames.setdefault(name, caller.function)
     step_ns = whole_step_ns(view, untraced_ns)
     for function, called in calling.items():
         match = _FRAME.match(frames[function])
@@ -78,6 +84,7 @@ def by_function(view: RankView, rows: Ints, untraced_ns: float | None) -> Iterat
         cost_ns = taken_ns(view, forward, recorded.steps)
         backward_ns = taken_ns(view, recorded.backward_of(inside) or NOTHING, recorded.steps)
         yield FunctionCost(
+            frame=frames[function],
             name=match["name"],
             at=f"{match['file']}:{match['line']}",
             rows=inside,

@@ -80,6 +80,8 @@ def _backward(columns: Columns, rows: Ints, numbers: Ints, step_ns: int) -> int:
     follows = (columns.thread[before] == columns.thread[after]) & (gap > 0) & (gap <= NEAR) & (before < after)
     back_ns = np.where(follows, columns.ts_ns[before] - columns.ts_ns[after], 0)
     (jumps,) = np.nonzero(back_ns > SLACK_NS)
+    if not len(jumps):
+        return 0
     _, thread, count = np.unique(columns.thread[after[jumps]], return_inverse=True, return_counts=True)
     jumps = jumps[(count[thread] <= MOST_JUMPS) | (back_ns[jumps] > step_ns)]
     return int(back_ns[jumps].max(initial=0))

@@ -13,8 +13,8 @@ from collections.abc import Iterator, Sequence
 
 from dptune.measure.host.by_function import by_function, lengths_ns, longest_first
 from dptune.measure.host.callers import callers, has_stacks
+from dptune.measure.host.function_names import function_names
 from dptune.measure.host.outermost import Outermost
-from dptune.measure.host.pieces import alike
 from dptune.measure.host.recorded_operators import RecordedOperators
 from dptune.measure.host.training import backward_calls, training
 from dptune.measure.views import RankView
@@ -41,7 +41,8 @@ def _of_rank(view: RankView) -> Iterator[ComputeFunction]:
     columns = view.columns
     rows = Outermost.of(view, recorded).rows
     rows = rows[~training(view)["optimizer"].hold(columns.ts_ns[rows])]
-    looping = {alike(caller.function) for caller in callers(columns, backward_calls(columns)) if caller.function}
+    names = function_names(view)
+    looping = {names.of(caller.function) for caller in callers(columns, backward_calls(columns)) if caller.function}
     for function in by_function(view, rows, None):
         spent = Counter[str]()
         for row, ns in zip(function.rows.tolist(), lengths_ns(columns, function.rows).tolist(), strict=True):
@@ -50,7 +51,7 @@ def _of_rank(view: RankView) -> Iterator[ComputeFunction]:
             name=function.name,
             at=function.at,
             operator=max(sorted(spent), key=lambda name: spent[name]),
-            calls_backward=f"{function.at.rpartition(':')[0]}: {function.name}" in looping,
+            calls_backward=names.of(function.frame) in looping,
             calls=len(function.rows) / function.steps,
             rank=function.rank,
             cost_ns=function.cost_ns,

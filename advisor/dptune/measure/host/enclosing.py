@@ -9,6 +9,7 @@ thread that began before it reaches far enough.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -50,7 +51,9 @@ class Ranges:
         while len(latest[-1]) > 1:
             even = latest[-1][: len(latest[-1]) // 2 * 2]
             latest.append(np.maximum(even[::2], even[1::2]))
-        until = np.concatenate([np.maximum.accumulate(ends) for ends in np.split(latest[0], first[1:])])
+        until = np.empty_like(latest[0])
+        for begin, end in pairwise([*first.tolist(), len(until)]):
+            np.maximum.accumulate(latest[0][begin:end], out=until[begin:end])
         return cls(
             index.astype(np.int64),
             threads[first].astype(np.int64),

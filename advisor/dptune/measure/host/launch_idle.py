@@ -6,18 +6,17 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
-from operator import eq
+from functools import cached_property
 
 import numpy as np
 
 from dptune.measure.device.phases import PHASES, DeviceTimeline, Phased, bounds
 from dptune.measure.device.timeline import Timeline
 from dptune.measure.host.callers import PYTHON_CATEGORIES
-from dptune.measure.host.enclosing import NOWHERE, Ranges
+from dptune.measure.host.enclosing import NOWHERE, Ranges, holding
 from dptune.measure.host.launches import UNLAUNCHED
 from dptune.measure.host.queued import queued_steps
-from dptune.measure.intervals import Intervals, Ints, Mask
+from dptune.measure.intervals import Intervals, Ints, Mask, distinct
 from dptune.measure.steps.windows import OUTSIDE
 from dptune.measure.views import DeviceView, RankView
 from dptune.measured import IdlePart, LaunchIdleFigures, OptimizerLaunches
@@ -178,11 +177,11 @@ class _Waits:
             operators = operators[columns.thread[operators] == number]
             asked = (thread == number) & (launch != UNLAUNCHED)
             gaps = Intervals.union(self.gaps.start_ns[asked], self.gaps.end_ns[asked])
-            cuts = np.unique(
-                np.concatenate((columns.ts_ns[operators], columns.ends(operators), gaps.start_ns, gaps.end_ns))
-            )
+            moments = np.concatenate((columns.ts_ns[operators], columns.ends(operators)))
+            cuts = distinct(np.concatenate((moments[gaps.hold(moments)], gaps.start_ns, gaps.end_ns)))
             length = gaps.lengths(cuts[:-1], cuts[1:])
             start = cuts[:-1][length > 0]
+            operators = holding(columns, operators, start)
             inner = Ranges.of_rows(columns, operators).at(np.full(len(start), number), start)
             known = inner != NOWHERE
             names = columns.names_of(operators[inner[known]])
@@ -196,8 +195,10 @@ def _calls(waits: Sequence[_Waits], names: Sequence[str]) -> Counter[str]:
     found: Counter[str] = Counter()
     for rank_waits in {wait.view.rank: wait for wait in waits}.values():
         operators = rank_waits.inside[rank_waits.columns.of_category(OPERATOR_CATEGORIES, rank_waits.inside)]
-        for name in names:
-            found[name] += int(rank_waits.columns.named(partial(eq, name), operators).sum())
+        counts = np.bincount(rank_waits.columns.name_id[operators], minlength=len(rank_waits.columns.names))
+        for number in np.flatnonzero(counts).tolist():
+            if (name := rank_waits.columns.names[number]) in names:
+                found[name] += int(counts[number])
     return found
 
 
@@ -215,7 +216,7 @@ def _optimizer(waits: Sequence[_Waits], idle_ns: int, steps: int) -> OptimizerLa
             & (wait.device.launched_in != OUTSIDE)
             & (operations.work <= Work.COMMUNICATION)
         )
-        calls = np.unique(operations.launch[counted])
+        calls = distinct(operations.launch[counted])
         inside = _inside(columns, ranges, calls)
         launched, launches = launched + len(calls), launches + int(inside.sum())
         zeroing += int(_inside(columns, columns.rows(RANGE_CATEGORIES, _ZEROING.match), calls).sum())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from dptune.measure.intervals import Intervals, Ints
+from dptune.measure.once import once_for_each
 from dptune.trace.columns import NONE, Columns
 from dptune.trace.kernels import LAUNCH_CATEGORIES
 
@@ -16,15 +17,23 @@ def launch_rows(columns: Columns, rows: Ints) -> Ints:
 
     UNLAUNCHED where there is none. int64, as long as `rows`.
     """
-    calls = columns.rows(LAUNCH_CATEGORIES)
-    calls = calls[columns.correlation[calls] != NONE]
+    keys, calls = _calls(columns)
     if not len(calls):
         return np.full(len(rows), UNLAUNCHED, dtype=np.int64)
-    calls = calls[np.lexsort((columns.ts_ns[calls], columns.correlation[calls]))]
-    keys, first = np.unique(columns.correlation[calls], return_index=True)
     wanted = columns.correlation[rows]
     at = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
-    return np.where(keys[at] == wanted, calls[first[at]], UNLAUNCHED).astype(np.int64)
+    return np.where(keys[at] == wanted, calls[at], UNLAUNCHED).astype(np.int64)
+
+
+@once_for_each
+def _calls(columns: Columns) -> tuple[Ints, Ints]:
+    """The correlations of the calls of the runtime, ascending, and the row of the earliest call of each."""
+    calls = columns.rows(LAUNCH_CATEGORIES)
+    calls = calls[columns.correlation[calls] != NONE]
+    calls = calls[np.lexsort((columns.ts_ns[calls], columns.correlation[calls]))]
+    keys = columns.correlation[calls]
+    first = np.diff(keys, prepend=NONE) != 0
+    return keys[first], calls[first]
 
 
 def ending(gaps: Intervals, columns: Columns, rows: Ints, launch: Ints) -> tuple[Ints, Ints]:

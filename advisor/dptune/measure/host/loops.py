@@ -5,7 +5,7 @@ that calls one operator sixteen times by itself, in one run, does in Python what
 inside a library, such as the one over tokens that generates text, is not the function's own.
 
 Cells of recurrent networks are called through modules, and each needs the state of the one before: a function that
-calls sixteen in one run loops over positions. One that calls the same module sixteen times may loop over samples.
+calls sixteen in one run loops over positions. One that calls the same module again and again may loop over samples.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from dptune.measure.host.enclosing import NOWHERE, Ranges
 from dptune.measure.host.module_loops import module_loops
 from dptune.measure.host.operator_compute import least_compute
-from dptune.measure.host.pieces import Pieces, alike
+from dptune.measure.host.pieces import Pieces
 from dptune.measure.host.recorded_operators import RecordedOperators
 from dptune.measure.host.stacks import Stacks
 from dptune.measure.intervals import Intervals, Ints
@@ -32,6 +32,7 @@ from dptune.trace.columns import Columns
 from dptune.trace.kernels import BACKWARD_NAME, OPERATOR_CATEGORIES, RANGE_CATEGORIES
 
 LEAST_REPEATS = 16  # more than a function writes out line by line, or a model has heads or scales
+LEAST_MODULE_REPEATS = 4  # of one module: fewer than LEAST_REPEATS say little alone
 _NODE = re.compile(r"(\w+?)Backwards?\d*$")
 _IN_PLACE = "copyslices"  # the node of any operator that writes into a part of a tensor
 CELLS = frozenset({"aten::lstm_cell", "aten::gru_cell", "aten::rnn_tanh_cell", "aten::rnn_relu_cell"})
@@ -76,7 +77,7 @@ def loops(
     phases: Mapping[CodePhase, Intervals],
 ) -> dict[str, Loop]:
     """By function the loops of a rank, but what the data loader runs. `spent` is the time of each piece, ns."""
-    columns, direct = view.columns, stacks.direct
+    columns, direct, name_of = view.columns, stacks.direct, stacks.function_names.of
     starts = np.array([step.start_ns for step in view.steps], dtype=np.int64)
     ends = view.steps[-1].end_ns
     begins = columns.ts_ns[np.array([row for row, _, _ in direct], dtype=np.int64)]
@@ -90,11 +91,11 @@ def loops(
     repeated: dict[str, dict[str, list[list[int]]]] = defaultdict(lambda: defaultdict(list))
     for (function, _, operator), called in runs.items():
         if _rounds(called) >= LEAST_REPEATS:
-            repeated[alike(columns.name(function))][operator].append([row for row, _ in called])
+            repeated[name_of(columns.name(function))][operator].append([row for row, _ in called])
     for function, cells in _cells(view, stacks.functions):
-        repeated[alike(columns.name(function))][columns.name(cells[0])].append(cells)
-    called_modules = module_loops(view, stacks, phases, LEAST_REPEATS)
-    over = {alike(columns.name(row)) for row in stacks.crossing}
+        repeated[name_of(columns.name(function))][columns.name(cells[0])].append(cells)
+    called_modules = module_loops(view, stacks, phases, LEAST_MODULE_REPEATS)
+    over = {name_of(columns.name(row)) for row in stacks.crossing}
     recorded = RecordedOperators.of(view) if repeated or called_modules else None
     of_modules = {
         function: replace(
@@ -112,7 +113,8 @@ def loops(
     return of_operators | {
         function: loop
         for function, loop in of_modules.items()
-        if function not in of_operators or loop.cost_ns > of_operators[function].cost_ns
+        if function not in of_operators
+        or (loop.repeats >= LEAST_REPEATS and loop.cost_ns > of_operators[function].cost_ns)
     }
 
 

@@ -17,8 +17,8 @@ import numpy as np
 from dptune.measure.host.by_function import by_function, lengths_ns, longest_first, taken_ns, whole_step_ns
 from dptune.measure.host.callers import PYTHON_CATEGORIES, innermost
 from dptune.measure.host.frames import is_scripts, is_users
+from dptune.measure.host.function_names import function_names
 from dptune.measure.host.outermost import Outermost, calls, numel
-from dptune.measure.host.pieces import alike
 from dptune.measure.host.recorded_operators import RecordedOperators
 from dptune.measure.host.training import backward_calls, training
 from dptune.measure.host.view_operators import VIEWS
@@ -55,13 +55,14 @@ def _of_rank(view: RankView) -> Iterator[MemoryBoundFunction]:
     rows = rows[training(view)["forward"].hold(columns.ts_ns[rows])]
     rows = _own(view, rows[columns.named(_is_memory_bound, rows)])
     runs = _runs(view, recorded.steps)
-    loops = {alike(columns.name(row)) for row in _around_backward(view).tolist()}
+    names = function_names(view)
+    loops = {names.of(columns.name(row)) for row in _around_backward(view).tolist()}
     for function in by_function(view, rows, None):
         interrupted_ns = _interrupted_ns(view, recorded, function.rows)
         share = function.share - interrupted_ns / step_ns
         if share < LEAST_SHARE:
             continue
-        name = f"{function.at.rpartition(':')[0]}: {function.name}"
+        name = names.of(function.frame)
         by_operator: dict[str, list[int]] = defaultdict(list)
         for row in function.rows.tolist():
             by_operator[columns.name(row)].append(row)
@@ -112,7 +113,7 @@ def _runs(view: RankView, steps: int) -> Counter[str]:
     rows = columns.rows(PYTHON_CATEGORIES, is_scripts)
     starts = columns.ts_ns[rows]
     inside = rows[(starts >= view.steps[0].start_ns) & (starts < view.steps[steps - 1].end_ns)]
-    return Counter(alike(columns.name(row)) for row in inside.tolist())
+    return Counter(function_names(view).of(columns.name(row)) for row in inside.tolist())
 
 
 def _interrupted_ns(view: RankView, recorded: RecordedOperators, rows: Ints) -> int:

@@ -1,7 +1,7 @@
 """Functions of the user that call the same module again and again in one run, as a loop over samples does.
 
-Layers that a model calls one after the other are different modules. A function that runs backward passes is left out:
-it may accumulate gradients over micro-batches.
+Layers that a model calls one after the other are different modules. Calls with backward passes between them are left
+out: the function may accumulate gradients over micro-batches.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from dptune.measure.host.outermost import calls
-from dptune.measure.host.pieces import alike
 from dptune.measure.host.stacks import Stacks
 from dptune.measure.intervals import Intervals, Ints
 from dptune.measure.views import RankView
@@ -51,11 +50,13 @@ def module_loops(
     operators = operators[np.argsort(columns.ts_ns[operators], kind="stable")]
     found: dict[str, ModuleLoop] = defaultdict(ModuleLoop)
     for (function, module), rows in runs.items():
-        begin, end = columns.ts_ns[[function]], columns.ends(np.array([function]))
+        calls_of_module: Ints = np.array(rows, dtype=np.int64)
+        begin = columns.ts_ns[calls_of_module].min(keepdims=True)
+        end = columns.ends(calls_of_module).max(keepdims=True)
         if view.host.loading.hold(begin)[0] or backward.lengths(begin, end)[0]:
             continue
-        inside = _inside(view, np.array(rows, dtype=np.int64), operators)
-        name = alike(columns.name(function))
+        inside = _inside(view, calls_of_module, operators)
+        name = stacks.function_names.of(columns.name(function))
         loop = found[name]
         by_name: dict[str, list[int]] = defaultdict(list)
         for row in inside.tolist():

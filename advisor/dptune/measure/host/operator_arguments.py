@@ -17,7 +17,7 @@ import numpy as np
 
 from dptune.measure.communication.shapes import elements_of
 from dptune.measure.intervals import Ints
-from dptune.measure.views import once_for_each
+from dptune.measure.once import once_for_each
 from dptune.trace.columns import KEPT_ARGUMENTS, NO_OPERATORS, NONE, Operators
 from dptune.trace.events import Trace
 from dptune.trace.kernels import OPERATOR_CATEGORIES

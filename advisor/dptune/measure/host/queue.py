@@ -95,8 +95,9 @@ def blocked_calls(columns: Columns, devices: Sequence[Operations]) -> Full:
     start, took = columns.ts_ns[rows], columns.dur_ns[rows]
     names = columns.name_id[rows].astype(np.int64)
     most_ns, found = 0.0, NEVER_FULL
+    launched = [_Launched.of(columns, device, rows) for device in devices if not device.on_cpu]
     for of_streams in (True, False):
-        outstanding = _outstanding(columns, devices, rows, of_streams=of_streams)
+        outstanding = _outstanding(columns, launched, rows, of_streams=of_streams)
         full = outstanding >= _NEARLY_FULL
         if not full.any():
             full = _smaller_queue_full(names, took, outstanding)
@@ -110,17 +111,29 @@ def blocked_calls(columns: Columns, devices: Sequence[Operations]) -> Full:
     return found
 
 
-def _outstanding(columns: Columns, devices: Sequence[Operations], rows: Ints, *, of_streams: bool) -> Ints:
+@dataclass(frozen=True, eq=False)
+class _Launched:
+    """The launches of a device, the rows of its operations that were launched before recording began, and by call of
+    the host the stream that it launches into.
+    """
+
+    launches: Launches
+    early: Ints
+    into: Ints
+
+    @classmethod
+    def of(cls, columns: Columns, device: Operations, calls: Ints) -> _Launched:
+        launches = Launches.of(columns, device)
+        return cls(launches, device.rows[device.launch == UNLAUNCHED], _streams_of(launches, calls))
+
+
+def _outstanding(columns: Columns, launched: Sequence[_Launched], rows: Ints, *, of_streams: bool) -> Ints:
     """How many are outstanding as each call starts, in the queue that it launches into; of others the fullest one."""
     start = columns.ts_ns[rows]
     found = np.zeros(len(rows), dtype=np.int64)
-    for device in devices:
-        if device.on_cpu:
-            continue
-        launches = Launches.of(columns, device)
-        early = device.rows[device.launch == UNLAUNCHED]
-        into = _streams_of(launches, rows)
-        for queue, _, mine in launches.by_queue(of_streams=of_streams):
+    for device in launched:
+        early, into = device.early, device.into
+        for queue, _, mine in device.launches.by_queue(of_streams=of_streams):
             # What was launched before recording began is in the queue, too, until it begins.
             before = np.sort(columns.ts_ns[early[columns.queue[early] == queue] if of_streams else early])
             unbegun = len(before) - np.searchsorted(before, start, side="right")

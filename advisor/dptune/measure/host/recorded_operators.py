@@ -16,7 +16,8 @@ from dptune.errors import TraceError
 from dptune.measure.host.operator_arguments import OperatorArguments
 from dptune.measure.host.view_operators import VIEWS
 from dptune.measure.intervals import Intervals, Ints
-from dptune.measure.views import RankView, once_for_each
+from dptune.measure.once import once_for_each
+from dptune.measure.views import RankView
 from dptune.trace.columns import Columns
 from dptune.trace.kernels import OPERATOR_CATEGORIES
 

@@ -18,8 +18,8 @@ from dptune.measure.host.by_function import longest_first, taken_ns, whole_step_
 from dptune.measure.host.callers import PYTHON_CATEGORIES, innermost
 from dptune.measure.host.enclosing import NOWHERE
 from dptune.measure.host.frames import is_users
+from dptune.measure.host.function_names import function_names
 from dptune.measure.host.outermost import calls
-from dptune.measure.host.pieces import alike
 from dptune.measure.host.recorded_operators import NODE, RecordedOperators
 from dptune.measure.intervals import NOTHING, Intervals
 from dptune.measure.views import RankView
@@ -50,11 +50,12 @@ def _of_rank(view: RankView, untraced_ns: float | None) -> Iterator[SliceGradien
     slices = np.array(sorted(nodes)[:_MOST], dtype=np.int64)
     functions = innermost(columns, columns.rows(PYTHON_CATEGORIES, is_users), slices)
     known = calls(view, slices.tolist())
+    names = function_names(view)
     groups: dict[tuple[str, tuple[int, ...]], list[int]] = defaultdict(list)
     frames: dict[str, int] = {}
     for row, function in zip(slices.tolist(), functions.tolist(), strict=True):
         if function != NOWHERE and row in known and known[row].shapes and known[row].shapes[0]:
-            name = alike(columns.name(function))
+            name = names.of(columns.name(function))
             groups[name, tuple(known[row].shapes[0])].append(row)
             frames.setdefault(name, function)
     for (name, size), rows in groups.items():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,8 +13,9 @@ from dptune.measure.device.phases import bounds
 from dptune.measure.host.callers import PYTHON_CATEGORIES
 from dptune.measure.host.enclosing import NOWHERE, Ranges
 from dptune.measure.host.frames import is_scripts, library_named
+from dptune.measure.host.function_names import FunctionNames, function_names
 from dptune.measure.host.nesting import Nesting
-from dptune.measure.host.pieces import Pieces, alike
+from dptune.measure.host.pieces import Pieces
 from dptune.measure.host.training import training
 from dptune.measure.intervals import Intervals, Ints, Mask
 from dptune.measure.views import RankView
@@ -143,8 +144,10 @@ class Stacks:
         trains = sum(time.lengths(columns.ts_ns[rows], columns.ends(rows)) for time in phases.values())
         within = (first == last) & (first > 0)
         whole = kinds["user"] & within & (trains == 0)
-        users, names = kinds["user"], [columns.names[name] for name in columns.name_id[rows].tolist()]
-        self.lines = _lines(columns.names[name] for name in dict.fromkeys(columns.name_id[rows[users]].tolist()))
+        users, names = kinds["user"], columns.names_of(rows)
+        self.function_names = function_names(view)
+        frames = (columns.names[name] for name in dict.fromkeys(columns.name_id[rows[users]].tolist()))
+        self.lines = _lines(frames, self.function_names)
         self.functions = rows[users & within]
         self.crossing = frozenset(rows[users & ~within].tolist())  # functions that last longer than a step
         library_names, library = _libraries(columns, rows)
@@ -165,7 +168,9 @@ class Stacks:
         self.direct: list[tuple[int, int, int]] = [
             *zip(*(each[direct].tolist() for each in (rows, user, library_call)), strict=True)
         ]
-        self._place = {row: at for at, row in enumerate(rows.tolist())}
+        self._order = np.argsort(rows)
+        self._rows = rows
+        self._name_id = np.append(columns.name_id[rows], NOWHERE)
         self._names, self._libraries, self._around = names, library_names, around
 
     def calls(self, view: RankView) -> dict[Site, list[str]]:
@@ -176,28 +181,61 @@ class Stacks:
             whole -= time
         rows = rows[whole.hold(columns.ts_ns[rows])]
         found: dict[Site, list[str]] = defaultdict(list)
-        for row in rows[np.argsort(columns.ts_ns[rows], kind="stable")].tolist():
-            if (counted := self.site(row, "loop")) is not None:
+        rows = rows[np.argsort(columns.ts_ns[rows], kind="stable")]
+        sites, numbers = self.sites(rows, ["loop"] * len(rows))
+        for row, number in zip(rows.tolist(), numbers.tolist(), strict=True):
+            if (counted := sites[number]) is not None:
                 found[counted[0]].append(columns.name(row))
         return found
 
-    def is_operator(self, row: int) -> bool:
-        """Whether a row is a tensor operator or inside one."""
-        return bool(self._around.operator[self._place.get(row, NOWHERE)])
+    def in_operators(self, rows: Ints) -> Mask:
+        """Which rows are tensor operators or inside one."""
+        found: Mask = self._around.operator[self._places(rows)]
+        return found
 
-    def site(self, row: int, phase: CodePhase) -> tuple[Site, str] | None:
-        """What time in a row is counted for, and in which part of that; None where it is not counted."""
-        around, place = self._around, self._place.get(row, NOWHERE)
+    def sites(self, rows: Ints, phases: Sequence[CodePhase]) -> tuple[list[tuple[Site, str] | None], Ints]:
+        """What time in each row is counted for, and in which part of that; None where it is not counted.
+
+        First all that differ, in the order of the first row of each, then by row the number of its own. What is around
+        thousands of rows has the same names: such are looked at once.
+        """
+        around, places = self._around, self._places(rows)
+        user, whole, below = around.user[places], around.whole[places], around.below[places]
+        masks = (each[places] for each in (around.operator, around.torchs, around.recorders))
+        named = (self._name_id[each] for each in (user, whole, below))
+        keys = zip(
+            phases, *(each.tolist() for each in (*named, *masks, around.library[places], user == whole)), strict=True
+        )
+        by_names: dict[tuple[object, ...], int] = {}
+        found: dict[tuple[Site, str] | None, int] = {}
+        numbers = []
+        for place, phase, key in zip(places.tolist(), phases, keys, strict=True):
+            number = by_names.get(key)
+            if number is None:
+                by_names[key] = number = found.setdefault(self._site(place, phase), len(found))
+            numbers.append(number)
+        return list(found), np.array(numbers, dtype=np.int64)
+
+    def _places(self, rows: Ints) -> Ints:
+        """Where rows are among those of the stacks, NOWHERE for one that is not."""
+        if not len(self._rows):
+            return np.full(len(rows), NOWHERE, dtype=np.int64)
+        at = np.minimum(np.searchsorted(self._rows, rows, sorter=self._order), len(self._rows) - 1)
+        places = self._order[at]
+        return np.where(self._rows[places] == rows, places, NOWHERE).astype(np.int64)
+
+    def _site(self, place: int, phase: CodePhase) -> tuple[Site, str] | None:
+        around = self._around
         user, whole = int(around.user[place]), int(around.whole[place])
         if user == NOWHERE or around.recorders[place]:
             return None
         part = self._part(int(around.below[place]), in_operator=bool(around.operator[place]))
-        name = alike(self._names[user])
+        name = self.function_names.of(self._names[user])
         if phase in TRAINING:
             return None if around.operator[place] or around.torchs[place] else (Site(name, "", phase), part)
         if whole == NOWHERE:
             return Site(name, part, phase, self._libraries[around.library[place]]), part
-        return Site(alike(self._names[whole]), "", phase), part if whole == user else name
+        return Site(self.function_names.of(self._names[whole]), "", phase), part if whole == user else name
 
     def _part(self, below: int, *, in_operator: bool) -> str:
         """What a function of the user spends the time in: a function that it calls, operators, or Python itself."""
@@ -238,12 +276,12 @@ def _passes_on(frame: str) -> bool:
     return _DECORATOR.search(frame) is not None or _PASSING.match(frame) is not None
 
 
-def _lines(frames: Iterable[str]) -> dict[str, int]:
+def _lines(frames: Iterable[str], names: FunctionNames) -> dict[str, int]:
     """By function the line that it begins at: the first, for what ran as recording began has the one it stood at."""
     found: dict[str, int] = {}
     for frame in frames:
         match = _FRAME.match(frame)
         if match:
-            name = alike(frame)
+            name = names.of(frame)
             found[name] = min(int(match["line"]), found.get(name, int(match["line"])))
     return found

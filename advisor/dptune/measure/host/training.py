@@ -14,7 +14,8 @@ import numpy as np
 from dptune.measure.host.callers import PYTHON_CATEGORIES
 from dptune.measure.host.enclosing import Ranges
 from dptune.measure.intervals import Intervals, Ints
-from dptune.measure.views import RankView, once_for_each
+from dptune.measure.once import once_for_each
+from dptune.measure.views import RankView
 from dptune.measured import CodePhase
 from dptune.trace.columns import Columns
 from dptune.trace.kernels import BACKWARD_NAME, RANGE_CATEGORIES

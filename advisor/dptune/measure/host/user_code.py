@@ -27,12 +27,13 @@ from dptune.measure.host.decompositions import decompositions
 from dptune.measure.host.double_operators import double_functions
 from dptune.measure.host.enclosing import NOWHERE
 from dptune.measure.host.full_sorts import full_sorts
+from dptune.measure.host.function_names import file_and_name
 from dptune.measure.host.loops import Loop, loops
 from dptune.measure.host.memory_bound import memory_bound_functions
 from dptune.measure.host.norms import norm_use
 from dptune.measure.host.one_hot_products import one_hot_products
 from dptune.measure.host.output_losses import output_losses
-from dptune.measure.host.pieces import Pieces, alike, pieces
+from dptune.measure.host.pieces import Pieces, pieces
 from dptune.measure.host.slice_gradients import slice_gradients
 from dptune.measure.host.stacks import TRAINING, Site, Stacks
 from dptune.measure.host.training import training
@@ -118,38 +119,45 @@ class _Rank:
         step_ns = traced_ns if untraced_ns is None else untraced_ns
         each_ns = min(MOST_EVENT_NS, max(0.0, traced_ns - step_ns) * len(view.steps) / max(1, int(events.sum())))
         spent = np.maximum(0.0, found.work_ns - each_ns * events)
-        by_step: dict[Site, NDArray[np.float64]] = {}
-        parts: dict[Site, dict[str, float]] = defaultdict(lambda: defaultdict(float))
-        in_operators: dict[Site, float] = defaultdict(float)
-        for (row, phase), steps_ns in _by_row(view, found, spent, phases).items():
-            counted = stacks.site(row, phase)
-            if counted is not None:
-                site, part = counted
-                by_step[site] = by_step.get(site, 0) + steps_ns
-                total_ns = float(steps_ns.sum())
-                parts[site][part] += total_ns
-                in_operators[site] += total_ns * stacks.is_operator(row)
-        cost_ns = {site: round(median_low(steps.tolist())) for site, steps in by_step.items()}
-        mostly = {site: max(part_ns, key=lambda part: part_ns[part]) for site, part_ns in parts.items()}
-        shares = {site: in_operators[site] / sum(by_part.values()) for site, by_part in parts.items()}
+        rows, in_phases, by_step = _by_row(view, found, spent, phases)
+        counted, number = stacks.sites(rows, in_phases)
+        total_ns = by_step.sum(axis=1)
+        part_ns = np.bincount(number, weights=total_ns, minlength=len(counted)).tolist()
+        parts: dict[Site, dict[str, float]] = defaultdict(dict)
+        for each, ns in zip(counted, part_ns, strict=True):
+            if each is not None:
+                parts[each[0]][each[1]] = ns
+        places = {site: at for at, site in enumerate(parts)}
+        place = np.array([len(parts) if each is None else places[each[0]] for each in counted], dtype=np.int64)[number]
+        steps_ns = np.zeros((len(parts) + 1, len(view.steps)))
+        np.add.at(steps_ns, place, by_step)
+        inside_ns = np.bincount(place, weights=total_ns * stacks.in_operators(rows), minlength=len(parts) + 1).tolist()
+        cost_ns = {site: round(median_low(steps_ns[at].tolist())) for site, at in places.items()}
+        mostly = {site: max(of_site, key=lambda part: of_site[part]) for site, of_site in parts.items()}
+        shares = {site: inside_ns[places[site]] / sum(of_site.values()) for site, of_site in parts.items()}
         looping = loops(view, stacks, found, spent, phases)
-        calls, runs = stacks.calls(view), Counter(alike(columns.name(row)) for row in stacks.functions.tolist())
+        names, runs = stacks.function_names, Counter[str]()
+        functions = np.bincount(columns.name_id[stacks.functions], minlength=len(columns.names))
+        for name_id in np.flatnonzero(functions).tolist():
+            runs[names.of(columns.names[name_id])] += int(functions[name_id])
+        calls = stacks.calls(view)
         return cls(len(view.steps), step_ns, cost_ns, mostly, shares, stacks.lines, calls, looping, runs)
 
 
 def _by_row(
     view: RankView, found: Pieces, spent: NDArray[np.float64], phases: Mapping[CodePhase, Intervals]
-) -> dict[tuple[int, CodePhase], NDArray[np.float64]]:
-    """The time in each row and phase, by step; without collections of garbage."""
+) -> tuple[Ints, list[CodePhase], NDArray[np.float64]]:
+    """Rows and phases, ascending, and the time in each by step; without collections of garbage."""
     names: list[CodePhase] = ["loop", "input", *phases]
     phase = view.host.loading.hold(found.start_ns).astype(np.int64)
     for number, time in enumerate(phases.values(), 2):
         phase[time.hold(found.start_ns)] = number
     kept = (found.row != NOWHERE) & ~view.host.collecting.hold(found.start_ns) & (spent > 0)
-    keys, place = np.unique(np.stack((found.row[kept], phase[kept]), axis=1), axis=0, return_inverse=True)
+    keys, place = np.unique(found.row[kept] * len(names) + phase[kept], return_inverse=True)
     by_step = np.zeros((len(keys), len(view.steps)))
-    np.add.at(by_step, (place.reshape(-1), found.step[kept]), spent[kept])
-    return {(row, names[number]): steps for (row, number), steps in zip(keys.tolist(), by_step, strict=True)}
+    np.add.at(by_step, (place, found.step[kept]), spent[kept])
+    rows, numbers = np.divmod(keys, len(names))
+    return rows, [names[number] for number in numbers.tolist()], by_step
 
 
 def _hidden(view: RankView) -> Intervals:
@@ -181,7 +189,7 @@ def _loops(ranks: Mapping[int, _Rank]) -> list[OperatorLoop]:
         shares = {at: rank.loops[function].cost_ns / rank.step_ns for at, rank in having.items()}
         most = max(shares, key=lambda at: shares[at])
         loop, line = ranks[most].loops[function], ranks[most].lines.get(function)
-        file, _, name = function.partition(": ")
+        file, name = file_and_name(function)
         if shares[most] >= LEAST_SHARE:
             found.append(
                 OperatorLoop(
@@ -210,7 +218,7 @@ def _loops(ranks: Mapping[int, _Rank]) -> list[OperatorLoop]:
 def _figures(site: Site, ranks: Mapping[int, _Rank]) -> CodeSite:
     shares = {number: rank.cost_ns[site] / rank.step_ns for number, rank in ranks.items() if site in rank.cost_ns}
     most = max(shares, key=lambda number: shares[number])
-    file, _, name = site.function.partition(": ")
+    file, name = file_and_name(site.function)
     line = ranks[most].lines.get(site.function)
     mostly = site.part or ranks[most].mostly[site]
     called = ranks[most].calls.get(site, [])

@@ -21,7 +21,7 @@ from dptune.errors import TraceError
 from dptune.measure.host.operator_arguments import OperatorArguments
 from dptune.measure.host.recorded_operators import NODE
 from dptune.measure.inferred.hosts import HostEvents
-from dptune.measure.intervals import Ints
+from dptune.measure.intervals import Ints, distinct
 
 _DROPOUT = re.compile(r"aten::(?:alpha_|feature_)?dropout$")
 _NODE = re.compile(re.escape(NODE))
@@ -39,7 +39,7 @@ def dropouts_off(host: HostEvents) -> float:
     nodes = host.rows(_NODE)
     forward = host.forward[~host.inside(host.forward, host.backward)]
     try:
-        read = OperatorArguments.reading(host.view.trace, np.unique(np.concatenate((calls, nodes, forward))))
+        read = OperatorArguments.reading(host.view.trace, distinct(np.concatenate((calls, nodes, forward))))
     except TraceError:
         return 0.0
     drops = [_drops(values) for values in read.argument("Concrete Inputs", calls)]

@@ -154,9 +154,12 @@ def _by_operations(views: Sequence[RankView], counts: Ints, numbers: Sequence[in
 
 def _least_alike(at: Mapping[int, Ints], apart: int) -> float:
     """How alike steps are that lie so far apart: the least alike two of them."""
-    return min(
-        (_alike(counts, at[number + apart]) for number, counts in at.items() if number + apart in at), default=1.0
-    )
+    pairs = [(counts, at[number + apart]) for number, counts in at.items() if number + apart in at]
+    if not pairs:
+        return 1.0
+    first, other = (np.stack(each) for each in zip(*pairs, strict=True))
+    most = np.maximum(first, other).sum(axis=1)
+    return float((np.minimum(first, other).sum(axis=1) / np.maximum(most, 1)).min())
 
 
 def _by_time(views: Sequence[RankView]) -> Turns | None:

@@ -13,9 +13,11 @@ from dptune.present.html import charts
 from dptune.present.html.markup import Section, key, note
 from dptune.present.html.style import COLORS, PALETTE
 from dptune.present.sections.bandwidth import drawable, fitted, points, series
-from dptune.present.sections.overlap import MOST_COLLECTIVES, named_rows
+from dptune.present.sections.overlap import MOST_COLLECTIVES, named_rows, times
+from dptune.present.step_classes import color_of
 
 _HIDDEN, _TRANSFER, _WAITING = COLORS["compute"], COLORS["communication"], COLORS["waiting"]
+_UNSPLIT = color_of("exposed_unsplit_ns")
 _PEAK = "#cc79a7"
 _LABELS = 5  # of an axis
 _MOST_LINES = 12  # of links alike
@@ -43,18 +45,21 @@ def hidden_and_exposed(report: Report) -> Iterator[Section]:
         (_TRANSFER, "exposed communication: not overlapped by compute"),
         (_WAITING, "waiting for ranks: a late rank has not arrived"),
     ]
+    if any(row.exposed_unsplit_ns for _, row in rows):
+        colors.insert(2, (_UNSPLIT, "exposed communication, or waiting for ranks: ranks are missing"))
     words = f"{percent(account.overlap_share)} of all communication is hidden. Shares are of the traced step."
     body = f"{charts.rows(named, long_names=True)}{key(colors)}{more}{note(words)}"
     yield Section("communication", "Hidden and exposed communication", "Communication", body)
 
 
 def _parts(row: CommunicationFigures, longest: int, window_ns: int) -> Iterator[charts.Part]:
-    waiting_ns = row.exposed_ns - row.exposed_transfer_ns
-    for words, color, part_ns in (
-        ("hidden", _HIDDEN, row.hidden_ns),
-        ("exposed", _TRANSFER, row.exposed_transfer_ns),
-        ("waiting", _WAITING, waiting_ns),
-    ):
+    words_and_colors = (
+        ("hidden", _HIDDEN),
+        ("exposed", _TRANSFER),
+        ("comm or waiting", _UNSPLIT),
+        ("waiting", _WAITING),
+    )
+    for (words, color), part_ns in zip(words_and_colors, times(row), strict=True):
         share = percent(part_ns / window_ns)
         yield charts.Part(part_ns / longest, color, f"{row.kind}: {words} {share} of the step", share, words)
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from dptune.measure.lanes import SELF_TIME, Idle, Lane, StepLanes
 from dptune.measured import short_name
+from dptune.measured.naming import cut
 from dptune.present.amounts import milliseconds, ns_as_ms
 from dptune.present.html import charts
 from dptune.present.html.markup import Section, key, note, paragraph, text
@@ -48,7 +49,7 @@ def _words(steps: Sequence[StepLanes]) -> str:
 
 def _idle_words(idle: Idle, begin_ns: int) -> str:
     """`begin_ns`: the start of its step on the axis that the lanes share, as in the tooltips."""
-    inside = f" (inside {short_name(idle.inside)})" if idle.inside else ""
+    inside = f" (inside {cut(idle.inside)})" if idle.inside else ""
     return f"Nothing runs for {ns_as_ms(idle.length_ns)} ms, from {ns_as_ms(begin_ns + idle.start_ns)} ms{inside}."
 
 

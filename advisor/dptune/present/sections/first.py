@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import PurePath
 
 from dptune.advice import Report
+from dptune.present.columns import both_ends
 from dptune.present.first_screen import EXPLAIN, Bar, FirstScreen, Fix, first_screen, sentences_of, verdict_role
 from dptune.present.lines import BLANK, LONGEST_SENTENCE, Line, Role, Span, command_line, line, wrapped
 from dptune.present.sections import kernels
@@ -24,6 +26,9 @@ _NARROW = _USUAL - 10  # columns: with fewer, lines are folded rather than cut; 
 _MOST_KERNELS = 5
 _LEAST_PARTS = 3  # of what ran: script, ranks, devices
 _MOST_SENTENCE, _MOST_CAUSE = 2, 3  # lines at 80 columns
+_NAMES = (48, 36, 24)  # columns of names in a sentence that does not fit
+_NAME = re.compile(r"`([^`]+)`")
+_NO_CODE = re.compile(r"`(?!dptune |python |torchrun )([^`()=]+)`")  # of a text that may hold code and commands
 _MOST_NEXT, _MOST_UNSEEN = 2, 2  # one more where there is room
 _KEYS = {"--section outliers": "key 3", "`dptune report --section skipped`": "Key 2"}
 _COLUMNS = (
@@ -115,7 +120,7 @@ def _sentences(screen: FirstScreen, width: int, keys: bool) -> Iterator[Line]:
     """The verdict, and below it as many whole sentences on its cause as fit."""
     verdict, *cause = (_led(text, keys) for text in screen.sentences)
     yield from _short(verdict, width, _MOST_SENTENCE, " ")
-    yield from _fitting(cause, width, _MOST_CAUSE, " ")
+    yield from _fitting(cause, width, _MOST_CAUSE, " ", _NAME)
 
 
 def _with_keys(screen: FirstScreen) -> FirstScreen:
@@ -131,11 +136,22 @@ def _led(text: str, keys: bool) -> str:
     return text
 
 
-def _fitting(sentences: Sequence[str], width: int, most: int, indent: str) -> Iterator[Line]:
-    """As many whole sentences as fit `most` lines; the first one is cut if it does not fit."""
+def _fitting(sentences: Sequence[str], width: int, most: int, indent: str, names: re.Pattern[str]) -> Iterator[Line]:
+    """As many whole sentences as fit `most` lines; names are shortened, then the first is cut, to fit.
+    Twice as many lines on a narrow page.
+    """
+    lines = most if width >= _NARROW else 2 * most
     texts = [" ".join(sentences[:count]) for count in range(1, len(sentences) + 1)]
-    whole = [text for text in texts if len(list(wrapped(text, width, indent))) <= most]
+    whole = [text for text in texts if len(list(wrapped(text, width, indent))) <= lines]
+    for longest in () if whole else _NAMES:
+        texts = [_with_short_names(text, longest, names) for text in texts]
+        whole = whole or [text for text in texts if len(list(wrapped(text, width, indent))) <= lines]
     yield from _short(whole[-1] if whole else next(iter(texts), ""), width, most, indent)
+
+
+def _with_short_names(text: str, longest: int, names: re.Pattern[str]) -> str:
+    """The text with both ends of each quoted name that is longer."""
+    return names.sub(lambda name: f"`{both_ends(visible(name[1]), longest)}`", text)
 
 
 def _bars(screen: FirstScreen, width: int) -> Iterator[Line]:
@@ -225,7 +241,7 @@ def _commands(screen: FirstScreen, width: int, most: int) -> Iterator[Line]:
         text = screen.next
         if screen.path and len(list(wrapped(text, width - 10))) > most:
             text = text.replace(screen.path, _short_path(screen.path))
-        yield from _labelled("Next", [*_fitting(sentences_of(text), width - 10, most, "")])
+        yield from _labelled("Next", [*_fitting(sentences_of(text), width - 10, most, "", _NO_CODE)])
     for label, command in screen.commands:
         yield from command_line(label, command, width)
 

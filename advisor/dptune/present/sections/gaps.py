@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from dptune.advice import Report
 from dptune.measured import GapFigures, LaunchFigures, Measured, Missing, short_name
+from dptune.measured.naming import cut
 from dptune.present.amounts import Hole, number, percent, shown, times
 from dptune.present.lines import Line, heading, labelled, wrapped
 from dptune.present.step_classes import NAMES
@@ -65,7 +66,7 @@ def around(gap: GapFigures) -> list[tuple[str, str]]:
     found = [
         ("after", short_name(before)) if before else None,
         end,
-        ("host in", short_name(meanwhile)) if meanwhile else None,
+        ("host in", cut(meanwhile)) if meanwhile else None,
     ]
     return [pair for pair in found if pair is not None]
 

@@ -8,7 +8,9 @@ from pathlib import PurePath
 
 from dptune.history import Entry, History
 from dptune.present.amounts import Hole, number, several
+from dptune.present.columns import columns_of
 from dptune.present.lines import BLANK, Line, command_line, wrapped
+from dptune.present.script_name import script_name
 from dptune.present.table import Cell, Column, table
 
 _BAR = 8
@@ -41,7 +43,7 @@ def page(history: History, width: int) -> Iterator[Line]:
 def _natural_width(columns: list[Column], rows: list[list[Cell]]) -> int:
     """Of the table with nothing cut, two spaces between columns."""
     widths = [
-        max(len(column.heading), *(len(str(row[i])) for row in rows if not isinstance(row[i], Hole)), 0)
+        max(len(column.heading), *(columns_of(str(row[i])) for row in rows if not isinstance(row[i], Hole)), 0)
         for i, column in enumerate(columns)
     ]
     return 1 + sum(widths) + 2 * (len(widths) - 1)
@@ -53,10 +55,15 @@ def _commands(read: list[Entry], width: int) -> Iterator[Line]:
     yield BLANK
     yield from command_line("Open", f"dptune report {shlex.quote(read[-1].folder)}", width)
     *earlier, latest = read
-    alike = [entry for entry in earlier if entry.ranks == latest.ranks]
+    alike = [entry for entry in earlier if _job(entry) == _job(latest)]
     if alike:
         before, after = (shlex.quote(entry.folder) for entry in (alike[-1], latest))
         yield from command_line("Compare", f"dptune compare {before} {after}", width)
+
+
+def _job(entry: Entry) -> tuple[int | None, str]:
+    """What two recordings that can be compared have in common: ranks and script."""
+    return entry.ranks, script_name(entry.command)
 
 
 def _table(read: list[Entry]) -> tuple[list[Column], list[list[Cell]]]:

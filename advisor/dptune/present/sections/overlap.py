@@ -14,11 +14,12 @@ from dptune.present.step_classes import PARTS, Part, cells
 
 MOST_COLLECTIVES = 12
 _LEAST_BAR, _WIDEST_BAR = 12, 72
-_SUMMED = ("calls", "communication_ns", "hidden_ns", "exposed_ns", "exposed_transfer_ns")
+_SUMMED = ("calls", "communication_ns", "hidden_ns", "exposed_ns", "exposed_transfer_ns", "exposed_unsplit_ns")
 _BLOCKS = {part.name: part for part in PARTS}
 _LEGEND = (
     (_BLOCKS["compute"], "hidden: overlapped by compute"),
     (_BLOCKS["exposed comm"], "exposed communication"),
+    (_BLOCKS["comm or waiting"], "exposed, or waiting: ranks are missing"),
     (_BLOCKS["waiting"], "waiting for ranks"),
 )
 
@@ -47,7 +48,9 @@ def overlap(report: Report, width: int) -> Iterator[Line]:
             yield Span("    "), *drawn
     if len(rows) > len(shown):
         yield from wrapped(f"and {several(len(rows) - len(shown), 'shorter row')}", width, "  ", role="dim")
-    yield from legend(((part.block, part.role, words) for part, words in _LEGEND), width, "  ")
+    unsplit = any(row.exposed_unsplit_ns for row in shown)
+    keys = [key for key in _LEGEND if unsplit or key[0] is not _BLOCKS["comm or waiting"]]
+    yield from legend(((part.block, part.role, words) for part, words in keys), width, "  ")
     hidden = f"{percent(account.overlap_share)} of all communication is hidden."
     yield from wrapped(hidden, width, "  ", role="dim")
 
@@ -75,7 +78,12 @@ def collective_name(row: CommunicationFigures, groups: Iterable[ProcessGroupFigu
 
 
 def _parts(row: CommunicationFigures, longest_ns: int) -> Iterator[tuple[Part, float]]:
-    """Hidden, transferring, waiting: as shares of the longest row."""
-    waiting_ns = row.exposed_ns - row.exposed_transfer_ns
-    for (part, _), part_ns in zip(_LEGEND, (row.hidden_ns, row.exposed_transfer_ns, waiting_ns), strict=True):
+    """Hidden, exposed, exposed or waiting, waiting: as shares of the longest row."""
+    for (part, _), part_ns in zip(_LEGEND, times(row), strict=True):
         yield part, part_ns / longest_ns
+
+
+def times(row: CommunicationFigures) -> tuple[int, int, int, int]:
+    """Hidden, exposed, exposed or waiting, waiting: they sum to the communication of the row."""
+    unsplit_ns = row.exposed_unsplit_ns
+    return row.hidden_ns, row.exposed_transfer_ns - unsplit_ns, unsplit_ns, row.exposed_ns - row.exposed_transfer_ns

@@ -191,7 +191,7 @@ def _searched(whatif: WhatIf, width: int, run: str) -> Iterator[Line]:
 
 def _compared(whatif: WhatIf, width: int) -> Iterator[Line]:
     """Other ways to share the work, and their bounds."""
-    words = "Memory per rank (upper bound) and step time (bounds), with the measured link:"
+    words = "Memory per rank (upper bound) and step time (bounds), over the run's link:"
     yield from labelled("Strategies", words, width)
     yield from table(_STRATEGIES, [_strategy(strategy, whatif) for strategy in whatif.strategies], width)
     notes = [
@@ -213,12 +213,12 @@ def _compared(whatif: WhatIf, width: int) -> Iterator[Line]:
 
 
 def _strategy(strategy: Strategy, whatif: WhatIf) -> list[Cell]:
-    high_ns, peak = strategy.known("high_ns"), strategy.known("rank_bytes")
+    high_ns, peak, state = (strategy.known(name) for name in ("high_ns", "rank_bytes", "state_bytes"))
     bounds = [strategy.low_ns] if high_ns is None else [strategy.low_ns, high_ns]
     per_sample = [f"{ns / strategy.samples_times / whatif.measured_ns:.2f}" for ns in bounds]
     return [
         strategy.name,
-        f"{strategy.state_bytes / 1e6:.3g}",
+        Hole(strategy.missing["state_bytes"], "not known") if state is None else f"{state / 1e6:.3g}",
         Hole(strategy.missing["rank_bytes"], "not known") if peak is None else f"{peak / 1e6:.3g}",
         FITS[strategy.fits],
         ns_as_ms(strategy.low_ns),

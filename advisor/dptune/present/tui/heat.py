@@ -8,6 +8,8 @@ from typing import NamedTuple
 
 from dptune.measured import RankFigures
 from dptune.measured.outliers import OutlierFigures, RankLag
+from dptune.present import columns
+from dptune.present.visible import visible
 
 HEAT = " ▁▂▃▄▅▆▇█"  # from not late to the latest of all ranks and steps
 HEAT_CELLS = 16
@@ -41,8 +43,8 @@ def heat(values: Sequence[int], most: int, cells: int = HEAT_CELLS) -> str:
 
 
 def both_ends(name: str, most: int = _LONGEST) -> str:
-    """The name; both ends of a longer one."""
-    return name if len(name) <= most else f"{name[: most // 2 - 1]}..{name[1 - most // 2 :]}"
+    """The name as it is shown; both ends of a longer one."""
+    return columns.both_ends(visible(name), most)
 
 
 def groupings(found: OutlierFigures, ranks: Sequence[RankFigures]) -> list[Grouping]:
@@ -92,7 +94,7 @@ def rows_of(tiles: Sequence[Tile], width: int) -> list[list[Tile]]:
 
 def name_width(tiles: Sequence[Tile]) -> int:
     """Columns of the longest name."""
-    return max((len(both_ends(tile.name)) for tile in tiles), default=0)
+    return max((columns.columns_of(both_ends(tile.name)) for tile in tiles), default=0)
 
 
 def places(rows: Sequence[Sequence[Tile]], tiles: Sequence[Tile]) -> Mapping[int, tuple[int, int]]:

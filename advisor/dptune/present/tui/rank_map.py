@@ -15,6 +15,7 @@ from textual.widgets import Static
 from dptune.advice import Report
 from dptune.measured.outliers import OutlierFigures, RankLag
 from dptune.present.amounts import ns_as_ms, percent
+from dptune.present.columns import padded
 from dptune.present.lines import Line, labelled, line
 from dptune.present.sections.outliers import outliers
 from dptune.present.tui.heat import (
@@ -179,13 +180,13 @@ class RankMap(VerticalScroll, can_focus=True):
         drawn = []
         for tile in row:
             is_late = any(lag.rank in self._late for lag in tile.ranks)
-            name = f"{visible(both_ends(tile.name)):<{name_width(tiles)}} "
+            name = f"{padded(both_ends(tile.name), name_width(tiles))} "
             text = Text().append(name, style_of("error") if is_late else "")
             for lag in tile.ranks:
                 text.append(*self._cell(lag))
             drawn.append(text)
         for text in drawn[:-1]:
-            text.pad_right(name_width(tiles) + 1 + wide + BETWEEN - len(text))
+            text.pad_right(name_width(tiles) + 1 + wide + BETWEEN - text.cell_len)
         return Text().join(drawn)
 
     def _cell(self, lag: RankLag) -> tuple[str, str]:

@@ -15,6 +15,7 @@ from rich.text import Text
 from dptune.measure.lanes import Lane, Piece
 from dptune.measure.nested import Nested, ThreadRanges
 from dptune.measure.rank_time import Shares
+from dptune.present.columns import by_column, columns_of, cut_to, padded
 from dptune.present.step_classes import PARTS, Part
 from dptune.present.tui.pane import hue, style_of
 from dptune.present.visible import visible
@@ -86,7 +87,7 @@ def painted_row(row: Row, column: int, chosen: bool, lines: int = 1, between: in
     if row.level:
         lines, between = 1, between + lines - 1
     mark = ">" if chosen else "▶" if row.late else " "
-    name = f"{mark}{visible(row.label)[: LABEL - 2]:<{LABEL - 1}}"
+    name = f"{mark}{padded(cut_to(visible(row.label), LABEL - 2), LABEL - 1)}"
     style = "bold" if chosen else hue("red") if row.late else ""
     for number in range(lines):
         yield Text(name if not number else _BLANK * LABEL, style).append_text(_painted(row.cells, column, chosen))
@@ -171,8 +172,8 @@ def level_cells(level: Sequence[Nested], begin: int, end: int, columns: int) -> 
         style = hue(f"{_NESTED_STYLES[event.kind]} reverse")
         room = last - first
         name = visible(event.name)
-        words = (name if len(name) <= room else f"{name[: max(room - 1, 0)]}…"[:room]) if room > 1 else ""
-        for at, sign in enumerate(f"{_EDGE}{words:<{max(room, 0)}}", first):
+        words = (name if columns_of(name) <= room else f"{cut_to(name, room - 1)}…") if room > 1 else ""
+        for at, sign in enumerate(by_column(f"{_EDGE}{padded(words, room)}"), first):
             cells[at] = Sign(sign, style)
     return cells
 

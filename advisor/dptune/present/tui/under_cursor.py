@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
@@ -10,6 +10,7 @@ from dptune.measure.lanes import SELF_TIME, Piece, SearchHit
 from dptune.measure.nested import Nested
 from dptune.measure.rank_time import RankTime
 from dptune.measured import short_name
+from dptune.measured.naming import cut
 from dptune.present.amounts import milliseconds, ns_as_ms, percent, several
 from dptune.present.lines import Line, labelled, line
 from dptune.present.step_classes import kind_name
@@ -56,7 +57,7 @@ def of_level(
         yield line(f"{row.label.strip()}: no event of this level", "strong")
     else:
         yield line(f"{event.kind}: {event.name}", "strong")
-        yield from _found(found, width)
+        yield from _found(found, width, cut)
         yield from labelled("Takes", milliseconds(event.length_ns / 1e6), width)
     around = [each for each in path if event is None or each.length_ns > event.length_ns]
     if around:
@@ -65,7 +66,7 @@ def of_level(
 
 def inside(path: Sequence[Nested]) -> str:
     """Names from the outer to the inner, each with its length; the innermost few of many."""
-    shown = [f"{short_name(event.name)} ({milliseconds(event.length_ns / 1e6)})" for event in path[-_DEEPEST:]]
+    shown = [f"{cut(event.name)} ({milliseconds(event.length_ns / 1e6)})" for event in path[-_DEEPEST:]]
     return " > ".join([*(["..."] if len(path) > _DEEPEST else []), *shown])
 
 
@@ -74,7 +75,7 @@ def of_lane(
 ) -> Iterator[Line]:
     """On a stream or on the script: what runs, how long; where nothing does, what the host was in."""
     yield line(f"{row.label}{f': {kind_name(piece.kind)}' if piece else ''}", "strong")
-    yield from _found(found, width)
+    yield from _found(found, width, short_name)
     if piece is not None:
         yield from _piece(piece, length_ns, width)
     elif found is None:
@@ -83,9 +84,9 @@ def of_lane(
         yield from labelled("Host in", inside(path), width)
 
 
-def _found(found: SearchHit | None, width: int) -> Iterator[Line]:
+def _found(found: SearchHit | None, width: int, shortened: Callable[[str], str]) -> Iterator[Line]:
     if found is not None:
-        yield from labelled("Found", f"{short_name(found.name)}, {ns_as_ms(found.end_ns - found.start_ns)} ms", width)
+        yield from labelled("Found", f"{shortened(found.name)}, {ns_as_ms(found.end_ns - found.start_ns)} ms", width)
 
 
 def _piece(piece: Piece, length_ns: int, width: int) -> Iterator[Line]:

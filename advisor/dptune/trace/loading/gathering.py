@@ -317,7 +317,7 @@ def _absent(run: Run) -> list[Finding]:
     missing = [rank for rank in absent if asked is None or rank in asked]
     if missing:
         which = f"rank {spans(missing)} is" if len(missing) == 1 else f"ranks {spans(missing)} are"
-        text = f"{which} missing: {world - len(absent)} of {world} ranks were given"
+        text = f"{which} missing: {world - len(absent):,} of {world:,} ranks were given"
         found.append(Finding(code="ranks-missing", level="partial", text=text))
     if sampled := sorted(set(absent) - set(missing)):
         which = f"rank {spans(sampled)} was" if len(sampled) == 1 else f"ranks {spans(sampled)} were"

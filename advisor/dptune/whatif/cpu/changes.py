@@ -12,6 +12,7 @@ from statistics import mean, median
 from dptune.knobs import TAKE_NO_TIME, Value
 from dptune.knobs.patched import FSDP
 from dptune.measured import Missing
+from dptune.whatif.blocks import unknown
 from dptune.whatif.bounds import BOUNDS, bounded
 from dptune.whatif.cpu import unit_changes
 from dptune.whatif.cpu.communication import bucket_cap, bucket_caps, comm_hook, first_bucket, no_sync
@@ -261,6 +262,7 @@ CHANGES: dict[str, Changing] = {
     "ddp.bucket_cap_mb_list": bucket_caps,
     "ddp.first_bucket_mb": first_bucket,
     "fsdp.units": unit_changes.units,
+    "fsdp.blocks_per_unit": unknown,
     "fsdp.reshard_after_forward": unit_changes.reshard_after_forward,
     "fsdp.forward_prefetch": unit_changes.prefetch,
     "fsdp.backward_prefetch": unit_changes.prefetch,

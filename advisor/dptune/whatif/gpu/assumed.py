@@ -24,3 +24,7 @@ class Assumed(NamedTuple):
     def at(self, side: Side) -> float:
         """The figure of one side."""
         return self[side]
+
+    def without(self, gone: float) -> Assumed:
+        """Each as a share of what is left once so much of that share is gone."""
+        return Assumed(*(share * (1 - gone) / (1 - share * gone) for share in self))

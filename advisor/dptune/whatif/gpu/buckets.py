@@ -13,14 +13,15 @@ from statistics import mean, median, pstdev
 from dptune.measured import Missing
 from dptune.whatif.cpu.buckets import Caps, assign
 from dptune.whatif.cpu.wire import Link
+from dptune.whatif.gpu.additions import Additions
 from dptune.whatif.gpu.assumed import Assumed, Side
 from dptune.whatif.gpu.editing import requeued, spared
 from dptune.whatif.gpu.graph import OF_HOST, Edge, Kind, Message
 from dptune.whatif.gpu.links import ALONE, BESIDE, SLOWED, slower
 from dptune.whatif.gpu.ordering import ordered
 from dptune.whatif.gpu.overlap import computing_shares
-from dptune.whatif.gpu.parts import OUTSIDE, Part
-from dptune.whatif.gpu.program import SEVERAL, Program
+from dptune.whatif.gpu.parts import Part
+from dptune.whatif.gpu.program import Program
 from dptune.whatif.gpu.reductions import Bucket, Reduction
 
 _CHANCE = Assumed(1.0, 0.0, -1.0)  # of how far collectives are off by chance
@@ -148,16 +149,16 @@ class _Edit:
     """Items and edges that grow, and by place what stands for an item that is gone."""
 
     before: Program
-    recorded_ns: list[int]
-    ranks: list[int]
-    edges: list[Sequence[Edge]]
-    messages: list[Message]
+    items: Additions
     redirected: dict[int, _Redirected]
 
     @classmethod
     def of(cls, program: Program) -> _Edit:
-        lists = [*program.recorded_ns], [*program.ranks], [*program.edges], [*program.messages]
-        return cls(program, *lists, {})
+        return cls(program, Additions.of(program), {})
+
+    @property
+    def edges(self) -> list[Sequence[Edge]]:
+        return self.items.edges
 
     def removed(self, reduction: Reduction) -> None:
         """Nothing is reduced, nor copied into buckets and back; the host takes no time for either.
@@ -178,7 +179,7 @@ class _Edit:
         """By place, what hosts spend on a reduction; empty if the trace has no ranges of it."""
         spans: dict[int, tuple[int, int]] = {}
         for place in reduction.calls:
-            rank = self.ranks[place]
+            rank = self.before.ranks[place]
             first, last = spans.get(rank, (place, place))
             spans[rank] = min(first, place), max(last, place)
         return {
@@ -192,7 +193,7 @@ class _Edit:
         """By rank: the places of its host's items in order, and what the host spent on reductions before them."""
         found: dict[int, list[tuple[int, float]]] = defaultdict(list)
         for place, spent in sorted(self.before.spent_ns.get(Part.REDUCING, {}).items()):
-            found[self.ranks[place]].append((place, spent))
+            found[self.before.ranks[place]].append((place, spent))
         return found
 
     def replaced(
@@ -213,24 +214,24 @@ class _Edit:
         recorded_ns = sum(
             _took_ns(self.edges, bucket) / slower(_share(bucket, shares), slowed) for bucket in reduction.buckets
         )
-        said_ns = sum(link.alone_ns(self.messages[bucket.message].message_bytes) for bucket in reduction.buckets)
-        sample = self.messages[reduction.buckets[0].message]
-        sent = sum(self.messages[bucket.message].message_bytes for bucket in reduction.buckets)
+        said_ns = sum(link.alone_ns(self.before.messages[bucket.message].message_bytes) for bucket in reduction.buckets)
+        sample = self.before.messages[reduction.buckets[0].message]
+        sent = sum(self.before.messages[bucket.message].message_bytes for bucket in reduction.buckets)
         share = sent / max(1, sum(reduction.gradient_bytes))  # less than 1 where a hook compresses
         found: list[Bucket] = []
         sizes = [share * sum(reduction.gradient_bytes[gradient] for gradient in gradients) for gradients in buckets]
-        before = [self.messages[bucket.message].message_bytes for bucket in reduction.buckets]
+        before = [self.before.messages[bucket.message].message_bytes for bucket in reduction.buckets]
         by_chance = off * hypot(_unevenness(sizes), _unevenness(before))
         level = (1 + by_chance) * recorded_ns / said_ns if said_ns else 0.0
         (_, ready), freed_ns = next(iter(reduction.ready.items())), 0.0
         for gradients, size in zip(buckets, sizes, strict=True):
-            start_ns = max(self.recorded_ns[ready[max(gradients)]], freed_ns)
+            start_ns = max(self.before.recorded_ns[ready[max(gradients)]], freed_ns)
             alone_ns = link.alone_ns(size) * level
-            beside_ns = max(0.0, self.recorded_ns[ready[-1]] - start_ns)
+            beside_ns = max(0.0, self.before.recorded_ns[ready[-1]] - start_ns)
             took_ns = alone_ns * slower(min(1.0, beside_ns / max(1.0, alone_ns)), slowed)
             freed_ns = start_ns + took_ns
-            self.messages.append(replace(sample, kind="all_reduce", message_bytes=round(size)))
-            found.append(self._bucket(reduction, max(gradients), took_ns, found[-1] if found else None))
+            message = replace(sample, kind="all_reduce", message_bytes=round(size))
+            found.append(self._bucket(reduction, max(gradients), message, took_ns, found[-1] if found else None))
         over = {rank: max(places) for rank, places in reduction.ready.items()}
         for bucket in reduction.buckets:
             instead = next(other for other in found if other.last >= bucket.last)
@@ -308,40 +309,22 @@ class _Edit:
         steps = [
             replace(step, first=self._instead(step.first), last=self._instead(step.last)) for step in self.before.steps
         ]
-        added = len(self.edges) - len(self.before.edges)
-        micro_batches, parts = self.before.micro_batches, self.before.parts
-        return ordered(
-            replace(
-                self.before,
-                micro_batches=[*micro_batches, *[OUTSIDE] * added] if micro_batches else (),
-                parts=[*parts, *[Part.NONE] * added] if parts else (),
-                recorded_ns=self.recorded_ns,
-                ranks=self.ranks,
-                edges=edges,
-                messages=self.messages,
-                steps=steps,
-                reductions=reductions,
-            )
-        )
+        return ordered(replace(self.before, **self.items.fields(), edges=edges, steps=steps, reductions=reductions))
 
-    def _bucket(self, reduction: Reduction, last: int, took_ns: float, before: Bucket | None) -> Bucket:
+    def _bucket(
+        self, reduction: Reduction, last: int, message: Message, took_ns: float, before: Bucket | None
+    ) -> Bucket:
         """The items of a collective whose last gradient is of that number, after the one before it."""
-        message = len(self.messages) - 1
-        begins, ends = {}, {}
+        waits: dict[int, list[Edge]] = {}
         for rank, ready in reduction.ready.items():
-            edges = [
+            waits[rank] = [
                 Edge(ready[last], 0.0, Kind.ORDER),
                 Edge(reduction.called[rank][last], self._launching_ns(reduction, rank), Kind.LAUNCH),
             ]
             if before is not None:
-                edges.append(Edge(before.ends[rank], 0.0, Kind.ORDER))
-            begins[rank] = self._add(rank, edges)
-        waited = [*begins.values()]
-        if len(waited) >= SEVERAL:
-            waited = [self._add(next(iter(begins)), [Edge(begin, 0.0, Kind.ARRIVAL) for begin in waited])]
-        for rank in reduction.ready:
-            ends[rank] = self._add(rank, [Edge(item, took_ns, Kind.EXCHANGE, message) for item in waited])
-        return Bucket(last, message, begins, ends)
+                waits[rank].append(Edge(before.ends[rank], 0.0, Kind.ORDER))
+        added = self.items.collective(message, took_ns, waits)
+        return Bucket(last, added.message, added.begins, added.ends)
 
     def _launching_ns(self, reduction: Reduction, rank: int) -> float:
         """From the launch of the kernel that makes a bucket's last gradient ready to the begin of a free collective.
@@ -349,7 +332,7 @@ class _Edit:
         Not what the collective waits for then: the kernel, or the bucket before it. Where ranks share a GPU all of that
         counts: kernels and collectives take turns, and on an H200 smaller buckets saved nothing.
         """
-        called, recorded_ns, found = reduction.called[rank], self.recorded_ns, []
+        called, recorded_ns, found = reduction.called[rank], self.before.recorded_ns, []
         for bucket in reduction.buckets:
             begin, launched = bucket.begins[rank], called[bucket.last]
             launch = next((edge for edge in self.before.edges[begin] if edge.kind == Kind.LAUNCH), None)
@@ -358,12 +341,6 @@ class _Edit:
             else:
                 found.append(recorded_ns[launch.item] - recorded_ns[launched] + launch.lag_ns)
         return min(found)
-
-    def _add(self, rank: int, edges: list[Edge]) -> int:
-        self.edges.append(edges)
-        self.ranks.append(rank)
-        self.recorded_ns.append(max(self.recorded_ns[edge.item] for edge in edges))
-        return len(self.edges) - 1
 
     def _without(
         self, bucket: Bucket, begins: Mapping[int, int], ends: Mapping[int, int], over: Mapping[int, int]

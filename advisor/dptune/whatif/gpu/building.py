@@ -44,6 +44,7 @@ from dptune.whatif.gpu.reductions import Matched, reductions
 from dptune.whatif.gpu.sharing import transfers
 from dptune.whatif.gpu.streams import across_streams, starts_of
 from dptune.whatif.gpu.stretches import of_all_ranks, steps_of
+from dptune.whatif.gpu.unit_hooks import unit_share
 from dptune.whatif.gpu.unit_reductions import unit_reductions
 
 MOST = 2_000_000  # operations: beyond, a replay takes minutes
@@ -104,6 +105,7 @@ def build(
     queues = {view.rank: view.columns.queue for view in views}
     streams = {(rank, row): int(queues[rank][row]) for rank, row in exchanged}
     sharing, slowed = transfers([*dict.fromkeys(exchanged.values())], named, recorded, streams)
+    of_units = [reduction for view, device in read for reduction in unit_reductions(view, device, named)]
     program = Program(
         recorded,
         edges,
@@ -119,7 +121,8 @@ def build(
         parts=_with_arrivals([each.part for each in items.values()], arrivals, Part.NONE)[order].tolist(),
         optimizer=implementation_of(names),
         gathers=[gather for view, device in read for gather in gathers(view, device, named)],
-        unit_reductions=[reduction for view, device in read for reduction in unit_reductions(view, device, named)],
+        unit_reductions=of_units,
+        unit_share=unit_share((view.columns for view, _ in read), of_units),
         transfers=sharing,
         slowed=slowed,
         fixed=frozenset(np.flatnonzero(fixed).tolist()),

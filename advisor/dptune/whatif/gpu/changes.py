@@ -8,6 +8,7 @@ from dataclasses import replace
 from dptune.knobs import TAKE_NO_TIME, Value
 from dptune.measure.efficiency.peaks import most_times_as_fast
 from dptune.measured import Missing
+from dptune.whatif.blocks import unknown
 from dptune.whatif.bounds import is_off
 from dptune.whatif.cpu.buckets import DEFAULT_CAP_BYTES, MIB, Caps
 from dptune.whatif.cpu.topology import RING, TOPOLOGY, ranks_asked, relinked
@@ -306,11 +307,11 @@ def _within_hosts(program: Program, value: Value, side: Side) -> Program:
 
 
 def _in_units(program: Program, value: Value, side: Side) -> Program:
-    return in_units(program, value, side, known_link(program))
+    return in_units(program, value, side)
 
 
 def _wrapper(program: Program, value: Value, side: Side) -> Program:
-    return replicated(program, value, side, known_link(program), Caps.of())
+    return replicated(program, value, side, Caps.of())
 
 
 def _gradients_in(program: Program, value: Value) -> Program:
@@ -350,6 +351,7 @@ CHANGES: dict[str, Changing] = {
     "ddp.gradient_as_bucket_view": as_bucket_views,
     "fsdp.reshard_after_forward": kept_whole,
     "fsdp.prefetch": prefetched,
+    "fsdp.blocks_per_unit": unknown,
     "fsdp.forward_prefetch": prefetched_forward,
     "fsdp.backward_prefetch": prefetched_backward,
     "fsdp.reduce_dtype": _gradients_in,

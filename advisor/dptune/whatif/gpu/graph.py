@@ -28,6 +28,7 @@ class Kind(IntEnum):
     FP32 = 13  # a kernel that multiplies matrices or convolves in fp32 without matrix units
     ATTENTION = 14  # a kernel of fused attention in fp32
     ARRIVAL = 15  # from a rank's begin of a collective to the item that is the last rank's: no time
+    RELEASE = 16  # from the end of an operation to where a call that frees memory of the device goes on
 
 
 OF_HOST = frozenset({Kind.HOST, Kind.UPDATING, Kind.INPUT})

@@ -8,46 +8,50 @@ Source: torch 2.13, distributed/fsdp/_fully_shard/_fsdp_param_group.py, and _fsd
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
-from itertools import pairwise
-from statistics import median
 
 from dptune.knobs import Value
 from dptune.measured import Missing
 from dptune.whatif.cpu.unit_changes import grouped
 from dptune.whatif.cpu.wire import Link
-from dptune.whatif.gpu.assumed import Assumed, Side
+from dptune.whatif.gpu.assumed import Side
 from dptune.whatif.gpu.gathers import Gather
-from dptune.whatif.gpu.graph import Edge, Kind, Message
+from dptune.whatif.gpu.graph import Kind, Message
+from dptune.whatif.gpu.links import known_link
 from dptune.whatif.gpu.ordering import ordered
 from dptune.whatif.gpu.parts import Part
 from dptune.whatif.gpu.precision import SMALLEST_NS
 from dptune.whatif.gpu.program import Program
 from dptune.whatif.gpu.sharding import NO_UNITS
-from dptune.whatif.gpu.unit_editing import NO_REDUCTIONS, UnitEdit, calls_of_compute
+from dptune.whatif.gpu.splitting import parts_of_units, split
+from dptune.whatif.gpu.unit_editing import NO_REDUCTIONS, UnitEdit, hooks_times
+from dptune.whatif.gpu.unit_issuing import Issuing, reduced_after, reduced_in_turn
 from dptune.whatif.gpu.unit_reductions import UnitReduction
 
 ROOT = ""  # the name of the unit that holds what no other does
-# Of the host's time in hooks: what each unit takes whatever it holds. On CPUs 0.4 ms of 0.4 ms and 0.04 ms per tensor,
-# of which a block of a transformer has 12 (`whatif/cpu/units.py`).
-_PER_UNIT = Assumed(0.2, 0.5, 1.0)
-_SMALLER = "a GPU trace does not show when smaller units would be used: set fsdp.units to 1 to {}"
 
 
-def in_units(program: Program, value: Value, side: Side, link: Link) -> Program:
-    """So many units of about equal bytes, at most the recorded number; parameters of the root stay a unit."""
+def in_units(program: Program, value: Value, side: Side) -> Program:
+    """So many units of about equal bytes; parameters of the root stay a unit, unless they are the only one."""
     if not program.gathers:
         raise Missing(NO_UNITS)
     if not program.unit_reductions:
         raise Missing(NO_REDUCTIONS)
-    sizes, count = sizes_of_units(program), int(value or 0)
-    if not 0 < count <= len(sizes):
-        raise Missing(_SMALLER.format(len(sizes)))
-    return program if count == len(sizes) else _Merging(program, _groups(sizes, count), link).merged(side)
+    link, sizes, count = known_link(program), sizes_of_units(program), int(value or 0)
+    if count < 1:
+        raise Missing("a model needs at least one unit")
+    if count == len(sizes):
+        return program
+    if count > len(sizes):
+        tensors = {unit.unit: len(unit.ready) for unit in program.unit_reductions}
+        if count > sum(tensors.values()):
+            raise Missing(
+                f"the units hold {sum(tensors.values())} tensors: more units than that cannot be made of them"
+            )
+        return split(program, parts_of_units(sizes, count, ROOT), side, link)
+    return _Merging(program, _groups(sizes, count), link).merged(side)
 
 
 def sizes_of_units(program: Program) -> dict[str, int]:
@@ -94,52 +98,28 @@ class _Merging:
     def merged(self, side: Side) -> Program:
         """All passes of all ranks."""
         edit = UnitEdit.of(self.before)
-        messages = [*self.before.messages]
+        messages, issuing = [*self.before.messages], Issuing(edit)
         gathers: list[Gather] = []
         for forward, backward in passes_of(self.before):
-            earlier = self._gathered(edit, forward, messages, [])
-            gathers += [*earlier, *self._gathered(edit, backward, messages, earlier)]
+            earlier = self._gathered(issuing, forward, messages, [])
+            gathers += [*earlier, *self._gathered(issuing, backward, messages, earlier)]
         units: list[UnitReduction] = []
         for reductions in reductions_of(self.before):
             units += self._reduced(edit, reductions, messages)
         before, after = len(self.group), len(set(self.group.values()))
-        share = _PER_UNIT.at(side) * (1 - after / before)
+        gone = 1 - after / before
+        share = self.before.unit_share.at(side) * gone
         hooks_ns = self.before.spent_ns.get(Part.UNIT_HOOKS, {})
         edit.spending({place: share * spent for place, spent in hooks_ns.items()})
-        left_ns = {place: (1 - share) * spent for place, spent in hooks_ns.items()}
         return ordered(
             edit.program(
                 messages,
-                spent_ns={**self.before.spent_ns, Part.UNIT_HOOKS: left_ns},
+                spent_ns=hooks_times(self.before, 1 - share),
                 gathers=sorted(gathers, key=lambda gather: gather.call),
                 unit_reductions=sorted(units, key=lambda unit: unit.call),
+                unit_share=self.before.unit_share.without(gone),
             )
         )
-
-    def _ahead(self, gathers: Sequence[Gather]) -> int:
-        """How many units ahead the gathers of a pass are issued; 0: when they are used.
-
-        A gather is ahead of the unit before it if no kernel of that unit was launched earlier.
-        """
-        calls, in_order, found = (
-            self._computing[gathers[0].rank],
-            sorted(gathers, key=lambda gather: gather.used_call),
-            [],
-        )
-        for number, gather in enumerate(in_order):
-            used = [other for other in in_order[:number] if other.used_call < gather.call]
-            if used:
-                computed = bisect_left(calls, gather.call) > bisect_left(calls, used[-1].used_call)
-                found.append(number - len(used) + (0 if computed else 1))
-        return round(median(found)) if found else 0
-
-    @cached_property
-    def _computing(self) -> Mapping[int, Sequence[int]]:
-        """By rank the calls that launch kernels, but those of fully_shard, in order."""
-        found: dict[int, list[int]] = defaultdict(list)
-        for begin, call in calls_of_compute(self.before).items():
-            found[self.before.ranks[begin]].append(call)
-        return {rank: sorted(calls) for rank, calls in found.items()}
 
     def _named(self, members: Sequence[Gather | UnitReduction]) -> str:
         """The units of a group, in the order of a forward pass."""
@@ -152,10 +132,10 @@ class _Merging:
         return self.group[unit]
 
     def _gathered(
-        self, edit: UnitEdit, gathers: Sequence[Gather], messages: list[Message], earlier: Sequence[Gather]
+        self, issuing: Issuing, gathers: Sequence[Gather], messages: list[Message], earlier: Sequence[Gather]
     ) -> list[Gather]:
         """One gather of each group of a pass, at its first unit. `earlier`: those of the forward pass before."""
-        groups: dict[int, list[Gather]] = {}
+        edit, groups = issuing.edit, dict[int, list[Gather]]()
         for gather in sorted(gathers, key=lambda gather: gather.used_call):
             groups.setdefault(self._of(gather.unit), []).append(gather)
         kept: list[Gather] = []
@@ -171,43 +151,8 @@ class _Merging:
                     edit.without_gather(other)
             kept.append(replace(first, unit=self._named(members)))
         if len(kept) < len(gathers):
-            ahead = self._ahead(gathers)
-            for number in range(1, len(kept)):
-                self._issued(edit, kept, number, ahead)
-            if earlier and not self.before.shared:  # on a shared GPU kernels and collectives take turns
-                launches = [[edge for edge in edit.edges[b] if edge.kind == Kind.LAUNCH] for b, _ in kept[0].operations]
-                self._waiting(edit, kept[0], earlier[-1], earlier[-1], launches)
+            issuing.again(gathers, kept, earlier)
         return kept
-
-    def _issued(self, edit: UnitEdit, kept: Sequence[Gather], number: int, ahead: int) -> None:
-        """What a gather waits for that follows others in a pass."""
-        gather, before, edges = kept[number], kept[number - 1], self.before.edges
-        anchor = kept[max(0, number - ahead)] if ahead else gather
-        freed = number - max(1, ahead) - (0 if gather.backward else 1)
-        launches = [[edge for edge in edges[begin] if edge.kind == Kind.LAUNCH] for begin, _ in gather.operations]
-        if ahead and anchor.used_call < gather.call:
-            launches = [
-                [Edge(anchor.used_call, max((edge.lag_ns for edge in each), default=0.0), Kind.LAUNCH)]
-                for each in launches
-            ]
-        self._waiting(edit, gather, before, kept[freed] if freed >= 0 else None, launches)
-
-    def _waiting(
-        self,
-        edit: UnitEdit,
-        gather: Gather,
-        before: Gather,
-        copied: Gather | None,
-        launches: Sequence[list[Edge]],
-    ) -> None:
-        """The operations of a gather follow those of another on their streams, and wait for the copy out of a third."""
-        for place, (begin, _) in enumerate(gather.operations):
-            waits = [gather.operations[place - 1][1]] if place else []
-            if len(before.operations) == len(gather.operations):
-                waits.append(before.operations[place][1])
-            if copied is not None:
-                waits.append(copied.copies[-1][1] if copied.copies else copied.used_end)
-            edit.edges[begin] = [*launches[place], *(Edge(item, 0.0, Kind.ORDER) for item in waits)]
 
     def _reduced(
         self, edit: UnitEdit, reductions: Sequence[UnitReduction], messages: list[Message]
@@ -218,7 +163,7 @@ class _Merging:
             groups.setdefault(self._of(reduction.unit), []).append(reduction)
         if len(groups) == len(reductions):
             return [*reductions]
-        in_turn = _in_turn(self.before, reductions)
+        in_turn = reduced_in_turn(self.before, reductions)
         kept: list[UnitReduction] = []
         for members in groups.values():
             *others, last = members
@@ -236,17 +181,9 @@ class _Merging:
                 called=tuple(place for member in members for place in member.called),
             )
             if kept:
-                self._after(edit, kept[-1], whole, in_turn=in_turn)
+                reduced_after(edit, kept[-1], whole, in_turn=in_turn)
             kept.append(whole)
         return kept
-
-    def _after(self, edit: UnitEdit, before: UnitReduction, unit: UnitReduction, *, in_turn: bool) -> None:
-        """A reduction follows another on its stream; its copies in wait for that, too, where the recorded ones do."""
-        waiting = [unit.operations[unit.collective][0]]
-        if in_turn:
-            waiting.append(unit.operations[0][0])
-        for begin in waiting:
-            edit.edges[begin] = [*edit.edges[begin], Edge(before.operations[-1][1], 0.0, Kind.ORDER)]
 
     def _exchanged(self, edit: UnitEdit, ends: Sequence[int], messages: list[Message]) -> None:
         """The last end of reductions, or the first of gathers, is that of one collective of all bytes.
@@ -284,9 +221,3 @@ def reductions_of(program: Program) -> list[list[UnitReduction]]:
         number = program.micro_batches[unit.call] if program.micro_batches else 0
         found[unit.rank, unit.step, number].append(unit)
     return [*found.values()]
-
-
-def _in_turn(program: Program, reductions: Sequence[UnitReduction]) -> bool:
-    """Whether each unit's gradients are copied in once those of the unit before are reduced."""
-    recorded_ns = program.recorded_ns
-    return all(recorded_ns[before.end] <= recorded_ns[after.operations[0][0]] for before, after in pairwise(reductions))

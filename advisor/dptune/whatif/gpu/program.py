@@ -17,12 +17,14 @@ from math import inf
 from statistics import fmean, median
 
 from dptune.whatif.cpu.wire import Link
+from dptune.whatif.gpu.assumed import Assumed
 from dptune.whatif.gpu.gathers import Gather
 from dptune.whatif.gpu.graph import COMPUTING, Edge, Kind, Message, Stretch, host_between_ns
 from dptune.whatif.gpu.parts import Part
 from dptune.whatif.gpu.reductions import Reduction
 from dptune.whatif.gpu.sharing import Transfer, durations
 from dptune.whatif.gpu.spans import held, joined
+from dptune.whatif.gpu.unit_hooks import UNKNOWN
 from dptune.whatif.gpu.unit_reductions import UnitReduction
 
 _ENOUGH = 3  # steps of a rank of which the first does not count
@@ -45,9 +47,10 @@ class Program:
     The data allow `other_links`, too; `link_source` says in words what the link is from, where that is no fit.
     `batch` are the samples that a rank's loader gives at once, None if not known. The ranks were on so many `hosts`, as
     far as that is known; `shared`: two or more compute on one GPU. `reductions` are the passes in which DDP reduces
-    gradients, `gathers` the units that FSDP gathers, `unit_reductions` those whose gradients it reduces. By item there
-    are its rank in `ranks`, the micro-batch that launched it in `micro_batches`, and flags of `Part` in `parts`; the
-    latter two are empty where neither is known.
+    gradients, `gathers` the units that FSDP gathers, `unit_reductions` those whose gradients it reduces; `unit_share`
+    of the host's time in their hooks each unit takes whatever it holds. By item there are its rank in `ranks`, the
+    micro-batch that launched it in `micro_batches`, and flags of `Part` in `parts`; the latter two are empty where
+    neither is known.
     `transfers` are collectives that may share links with others of their ranks, each of which adds `slowed` of the time
     that one takes alone; none where each rank has its collectives on one stream. `host_level`: the host's work in the
     mean step / in the steps where it is known, which some are. `spent_ns`: by part and place of a host item, how much
@@ -87,6 +90,7 @@ class Program:
     has_workers: bool = False
     gathers: Sequence[Gather] = ()
     unit_reductions: Sequence[UnitReduction] = ()
+    unit_share: Assumed = UNKNOWN
     shared: bool = False
     transfers: Sequence[Transfer] = ()
     slowed: float = 1.0

@@ -17,20 +17,22 @@ from dptune.knobs import Value
 from dptune.measured import Missing
 from dptune.whatif.cpu.buckets import Caps, assign
 from dptune.whatif.cpu.wire import Link
+from dptune.whatif.gpu.additions import Additions
 from dptune.whatif.gpu.assumed import Assumed, Side
 from dptune.whatif.gpu.editing import lasting, times
 from dptune.whatif.gpu.graph import Edge, Kind, Message
+from dptune.whatif.gpu.links import known_link
 from dptune.whatif.gpu.merging import reductions_of, sizes_of_units
 from dptune.whatif.gpu.ordering import ordered
-from dptune.whatif.gpu.parts import OUTSIDE, Part
+from dptune.whatif.gpu.parts import Part
 from dptune.whatif.gpu.precision import SMALLEST_NS
-from dptune.whatif.gpu.program import SEVERAL, Program
+from dptune.whatif.gpu.program import Program
 from dptune.whatif.gpu.reductions import Bucket, Reduction
 from dptune.whatif.gpu.sharding import NO_UNITS
 from dptune.whatif.gpu.unit_editing import NO_REDUCTIONS, UnitEdit, begins_of_units, calls_of_compute
 from dptune.whatif.gpu.unit_reductions import UnitReduction
 
-_WHOLE = ("float", "float32", "fp32")
+WHOLE = ("float", "float32", "fp32")
 _QUARTILE = Assumed(2, 1, 0)  # of what collectives took / what the link says: which of the three quartiles
 _LAUNCHING_NS = Assumed(300e3, 100e3, 30e3)  # from the call of a bucket's last gradient to its all-reduce
 # Of the host, with the profiler: for each gradient its hook and the launch of its copy, for each bucket its all-reduce
@@ -43,7 +45,7 @@ _UPDATING_TIMES = Assumed(1.0, 0.6, 0.3)
 _COPIED_BACK = Assumed(1.5, 1.0, 0.5)  # copying gradients out of buckets / copying those of units in
 
 
-def replicated(program: Program, value: Value, side: Side, link: Link, caps: Caps) -> Program:
+def replicated(program: Program, value: Value, side: Side, caps: Caps) -> Program:
     """Each rank has the whole model; as it is where it has that already, or units where those are asked for."""
     if (value == "fsdp") == bool(program.gathers):
         if value != "fsdp" and not program.reductions:
@@ -54,13 +56,13 @@ def replicated(program: Program, value: Value, side: Side, link: Link, caps: Cap
     if not program.unit_reductions:
         raise Missing(NO_REDUCTIONS)
     _check(program)
-    return _Replicas(program, link, side, sizes_of_units(program)).made(caps)
+    return _Replicas(program, known_link(program), side, sizes_of_units(program)).made(caps)
 
 
 def _check(program: Program) -> None:
     """Raise Missing where units do more than sharding: what that takes is not in the trace."""
     sent = [message for message in program.messages if message.kind == "all_gather"]
-    if any(message.dtype not in _WHOLE for message in sent):
+    if any(message.dtype not in WHOLE for message in sent):
         raise Missing("units are gathered in 16 bits: a GPU trace does not show how long their kernels take in fp32")
     if any(message.ranks not in (0, program.world_size) for message in sent):
         raise Missing("units are sharded within groups of ranks: a GPU trace does not show all-reduces among all ranks")
@@ -91,20 +93,15 @@ class _Replicas:
         for units in self._passes():
             reductions.append(self._reduced(items, units, caps, level, spared))
         edit.spending(spared)
-        added = len(edit.edges) - len(program.edges)
         whole = edit.program(
-            items.messages,
-            recorded_ns=items.recorded_ns,
-            ranks=items.ranks,
-            micro_batches=[*program.micro_batches, *[OUTSIDE] * added] if program.micro_batches else (),
-            parts=[*program.parts, *[Part.NONE] * added] if program.parts else (),
+            **items.added.fields(),
             reductions=reductions,
             gathers=(),
             unit_reductions=(),
             transfers=(),
             transfer_shares={
                 **program.transfer_shares,
-                **dict.fromkeys(range(len(program.messages), len(items.messages)), 0.0),
+                **dict.fromkeys(range(len(program.messages), len(items.added.messages)), 0.0),
             },
         )
         return ordered(self._updated(whole))
@@ -157,10 +154,10 @@ class _Replicas:
         buckets: list[Bucket] = []
         for gradients in assign(sizes, caps):
             size = sum(sizes[gradient] for gradient in gradients)
-            items.messages.append(Message("all_reduce", size, "float", len(by_rank)))
-            took_ns = level * self.link.alone_ns(size)
-            last, before = max(gradients), buckets[-1] if buckets else None
-            buckets.append(self._bucket(items, ready, called, last, took_ns, before))
+            message, took_ns = Message("all_reduce", size, "float", len(by_rank)), level * self.link.alone_ns(size)
+            waits = self._waits(ready, called, max(gradients), buckets[-1] if buckets else None)
+            added = items.added.collective(message, took_ns, waits)
+            buckets.append(Bucket(max(gradients), added.message, added.begins, added.ends))
         for rank, places in called.items():
             for place in places:
                 spared[place] = spared.get(place, 0.0) - self._added_ns(_HOOK_NS)
@@ -172,31 +169,23 @@ class _Replicas:
     def _added_ns(self, each: Assumed) -> float:
         return self.before.added_times * each.at(self.side)
 
-    def _bucket(
+    def _waits(
         self,
-        items: _Items,
         ready: Mapping[int, Sequence[int]],
         called: Mapping[int, Sequence[int]],
         last: int,
-        took_ns: float,
         before: Bucket | None,
-    ) -> Bucket:
-        """The items of the all-reduce of a bucket, after the one before it."""
-        message, begins, ends = len(items.messages) - 1, dict[int, int](), dict[int, int]()
+    ) -> dict[int, list[Edge]]:
+        """By rank what the all-reduce of a bucket waits for, after the one before it."""
+        found: dict[int, list[Edge]] = {}
         for rank, places in ready.items():
-            edges = [
+            found[rank] = [
                 Edge(places[last], 0.0, Kind.ORDER),
                 Edge(called[rank][last], _LAUNCHING_NS.at(self.side), Kind.LAUNCH),
             ]
             if before is not None:
-                edges.append(Edge(before.ends[rank], 0.0, Kind.ORDER))
-            begins[rank] = items.added(rank, edges)
-        waited = [*begins.values()]
-        if len(waited) >= SEVERAL:
-            waited = [items.added(next(iter(begins)), [Edge(begin, 0.0, Kind.ARRIVAL) for begin in waited])]
-        for rank in ready:
-            ends[rank] = items.added(rank, [Edge(item, took_ns, Kind.EXCHANGE, message) for item in waited])
-        return Bucket(last, message, begins, ends)
+                found[rank].append(Edge(before.ends[rank], 0.0, Kind.ORDER))
+        return found
 
     def _awaited(self, items: _Items, units: Sequence[UnitReduction], end: int) -> None:
         """What waited for a pass's reductions waits for its last bucket, whose gradients are then copied back."""
@@ -231,9 +220,7 @@ class _Items:
     """
 
     edit: UnitEdit
-    recorded_ns: list[int]
-    ranks: list[int]
-    messages: list[Message]
+    added: Additions
     waiting: Mapping[int, Sequence[int]]
     computing: Mapping[int, Sequence[int]]
     call: Mapping[int, int]
@@ -251,12 +238,4 @@ class _Items:
         computing: dict[int, list[int]] = defaultdict(list)
         for place in sorted(call, key=call.__getitem__):
             computing[program.ranks[place]].append(place)
-        lists = [*program.recorded_ns], [*program.ranks], [*program.messages]
-        return cls(edit, *lists, waiting, computing, call)
-
-    def added(self, rank: int, edges: list[Edge]) -> int:
-        """The place of a further item."""
-        self.edit.edges.append(edges)
-        self.ranks.append(rank)
-        self.recorded_ns.append(max(self.recorded_ns[edge.item] for edge in edges))
-        return len(self.edit.edges) - 1
+        return cls(edit, Additions.of(program, edit.edges), waiting, computing, call)

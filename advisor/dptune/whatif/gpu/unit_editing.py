@@ -16,6 +16,7 @@ from dptune.whatif.gpu.program import Program
 from dptune.whatif.gpu.unit_reductions import UnitReduction
 
 NO_REDUCTIONS = "the trace has no ranges of fully_shard around reduce-scatters"
+_OF_HOOKS = frozenset({Part.UNIT_HOOKS, Part.UNIT_REDUCING, Part.REGATHER})
 _WORK = COMPUTING | {Kind.COPY, Kind.EXCHANGE}
 
 
@@ -103,6 +104,14 @@ class UnitEdit:
         """The program after the edit, whose launch queue has room for what is still launched."""
         changed = replace(self.before, edges=self.edges, messages=messages or self.before.messages)
         return replace(requeued(changed, self.gone), **fields)  # type: ignore[arg-type]
+
+
+def hooks_times(program: Program, times: float) -> dict[Part, Mapping[int, float]]:
+    """What hosts spend on parts, of which all in hooks of fully_shard takes so many times as long."""
+    return {
+        part: {place: times * spent for place, spent in each.items()} if part in _OF_HOOKS else each
+        for part, each in program.spent_ns.items()
+    }
 
 
 def host_times(program: Program, part: Part, calls: Iterable[Sequence[int]]) -> dict[int, float]:

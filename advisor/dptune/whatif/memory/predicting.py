@@ -10,6 +10,7 @@ from dptune.measured import Measured, Missing
 from dptune.predicted import NOT_TRACKED, Fits, MemoryComponent, MemoryPrediction
 from dptune.runfile.facts import Facts
 from dptune.whatif import needed_facts
+from dptune.whatif.blocks import as_units
 from dptune.whatif.memory.changes import changed, leaves_memory
 from dptune.whatif.memory.model import PARTS, MemoryModel, recorded
 
@@ -40,7 +41,8 @@ def predict_memory(measured: Measured, facts: Sequence[Facts], changes: Mapping[
     try:
         needed_facts.check(facts)
         before = recorded(measured, facts)
-        new = {name: value for name, value in changes.items() if name not in KNOBS or not in_force(name, value, facts)}
+        asked = as_units(changes, facts)
+        new = {name: value for name, value in asked.items() if name not in KNOBS or not in_force(name, value, facts)}
         if leaves_memory(new):
             raise Missing("these settings do not change memory")
         after = changed(before, new)

@@ -22,12 +22,14 @@ _OVER_ALL = {
     *("mean", "std", "var", "min", "max", "amin", "amax", "median", "quantile", "sum", "norm", "unique", "bincount"),
     *("nanmean", "nanstd", "std_mean", "var_mean", "argsort", "sort", "sort_values", "percentile", "histogram"),
 }  # functions and methods that read all values
+_FILES = ("np.load", "numpy.load", "torch.load", "json.load", "pickle.load", "loadtxt", "genfromtxt", "loadmat")
+_TABLES = (".read_csv", ".read_parquet", ".read_pickle", ".read_feather", ".read_hdf", ".read_json")
 _ONCE = ("__init__", "__setstate__")  # methods that do not run for each sample
 _MOST = 32
 
 
 def costly_lines(dataset: Any) -> dict[str, str]:
-    """By `file:line`, the form: `mask`, `archive`, `index`, `pop`, `search` or `statistics`."""
+    """By `file:line`, the form: `mask`, `archive`, `file`, `index`, `pop`, `search` or `statistics`."""
     while isinstance(dataset, Subset):
         dataset = dataset.dataset
     found: dict[str, str] = {}
@@ -54,7 +56,7 @@ def _whole(dataset: Any) -> set[str]:
 def _forms(tree: ast.AST, listed: Collection[str], whole: Collection[str]) -> Iterator[tuple[int, str]]:
     """`listed`: the attributes of the data set that are lists; `whole`: those that hold all samples."""
     methods = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name not in _ONCE]
-    for node in (node for method in methods for node in ast.walk(method)):
+    for method, node in ((each, node) for each in methods for node in ast.walk(each)):
         if isinstance(node, ast.Subscript) and _is_mask(node):
             yield node.lineno, "mask"
         elif isinstance(node, ast.Compare) and isinstance(node.ops[-1], (ast.In, ast.NotIn)):
@@ -64,12 +66,24 @@ def _forms(tree: ast.AST, listed: Collection[str], whole: Collection[str]) -> It
             called = ast.unparse(node.func)
             if called.endswith(_OPENING):
                 yield node.lineno, "archive"
+            elif called.endswith((*_FILES, *_TABLES)) and _is_same(node, method):
+                yield node.lineno, "file"
             elif called.endswith(".index") and len(node.args) == 1:
                 yield node.lineno, "index"
             elif _reads_all(node, whole):
                 yield node.lineno, "statistics"
             elif called.endswith(".pop") and len(node.args) == 1 and not _is_end(node.args[0]):
                 yield node.lineno, "pop"
+
+
+def _is_same(call: ast.Call, method: ast.FunctionDef) -> bool:
+    """Whether its arguments depend on nothing but the data set: the file is the same for each sample."""
+    named = [*method.args.posonlyargs, *method.args.args, *method.args.kwonlyargs]
+    local = {each.arg for each in named[1:]}
+    local |= {part.id for part in ast.walk(method) if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store)}
+    given = [*call.args, *(word.value for word in call.keywords)]
+    names = {part.id for each in given for part in ast.walk(each) if isinstance(part, ast.Name)}
+    return "self" in names and not names & local
 
 
 def _is_mask(node: ast.Subscript) -> bool:

@@ -25,6 +25,7 @@ from dptune.capture.injected.observe.places import Places
 from dptune.capture.injected.observe.planned_epochs import ends_early, planned_epochs
 from dptune.capture.injected.observe.rank_decisions import decisions
 from dptune.capture.injected.observe.schedulers import schedulers
+from dptune.capture.injected.observe.thread_stack import can_read
 from dptune.knobs import KNOBS
 from dptune.runfile.facts import CompileFacts, Facts
 from dptune.runfile.redaction import redacted_environment
@@ -95,6 +96,8 @@ def gather(facts: Facts, observers: Observers) -> None:
         "lost_updates": observers.lost_updates.facts,
         "repeated_forward": observers.repeated_forward.facts,
         "row_calls": observers.repeated_forward.row_calls.facts,
+        "slice_calls": observers.repeated_forward.slice_calls.facts,
+        "cell_loops": observers.repeated_forward.slice_calls.cell_loops,
         "probability_losses": observers.probability_losses.facts,
         "ignored_targets": observers.ignored_targets.facts,
         "discarded_gradients": observers.discarded_gradients.facts,
@@ -134,7 +137,7 @@ def gather(facts: Facts, observers: Observers) -> None:
         "grad_scaler_where": lambda: next(map(places.line, _scalers(places) or places.alive(GradScaler)), None),
         "grad_scale": lambda: next((float(scaler.get_scale()) for scaler in _scalers(places)), None),
     }
-    facts.unread = {}
+    facts.unread = {} if can_read() else {"stacks": "Python runs without the global interpreter lock"}
     for name, read in readings.items():
         _guarded(facts, name, lambda name=name, read=read: setattr(facts, name, read()))  # type: ignore[misc]
     for name, read in _SETTINGS.items():

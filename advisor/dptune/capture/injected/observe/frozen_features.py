@@ -1,9 +1,12 @@
-"""Watches modules that no optimizer trains, and that compute on the batch as the loader gives it.
+"""Watches modules that no optimizer trains, and that compute on the batch as the loader gives it, or on what stays.
 
 In warm-up steps: a module is watched if none of its parameters is in an optimizer, and none of its layers draws random
 numbers or updates statistics. Its inputs are compared with the tensors of the last batch, by some of their values; the
 values of its weights, at the end, with those at the start. Calls whose output needs a gradient do not count. A module
 that changes torch's generator draws random numbers, however it does so.
+
+A module with the same inputs in every step, such as an encoder of one prompt: all values of the inputs are compared
+with those of the first step, and some of the outputs.
 """
 
 from __future__ import annotations
@@ -33,6 +36,8 @@ _MODULES = 16  # that are watched
 _STEPS = 2  # at least, that are timed
 _COMPARED = 8  # calls of a module whose inputs are compared
 _TENSORS = 16  # of a batch
+_SAME = 4  # different inputs of a step that may return in the next
+_MOST_VALUES = 2**22  # of an input that is kept
 _NEAR = 0.01  # relative: of values that were cast to 16 bits
 _RANDOM = (nn.modules.dropout._DropoutNd, nn.modules.batchnorm._BatchNorm, nn.RNNBase)
 
@@ -48,6 +53,9 @@ class _Watched:
     trained: bool = False  # a gradient goes through it
     random: bool = False  # it draws random numbers
     generator: torch.Tensor | None = None  # its state before the call
+    fixed: bool = True  # its inputs are those of the first step
+    first: list[tuple[list[torch.Tensor], list[torch.Tensor]]] = field(default_factory=list)  # inputs, some of outputs
+    number: int | None = None  # of the inputs of this call
 
 
 class FrozenFeatures:
@@ -89,7 +97,7 @@ class FrozenFeatures:
         """A step has ended."""
         now_ns = time.perf_counter_ns()
         for watched in self._watched:
-            if watched.step_ns and self._drawn:
+            if watched.step_ns and (self._drawn or watched.fixed):
                 watched.facts.step_ns.append(now_ns - self._begun_ns)
                 watched.facts.spent_ns.append(watched.step_ns)
             watched.step_ns = 0
@@ -98,6 +106,8 @@ class FrozenFeatures:
     def end(self) -> None:
         """Compare: no more calls are shown."""
         with contextlib.suppress(Exception):
+            for watched in self._watched:
+                watched.facts.same_inputs = len(watched.first) if watched.fixed else 0
             self._facts = [watched.facts for watched in self._watched if _counts(watched)]
         self._watched, self._batch = [], []
 
@@ -107,14 +117,18 @@ class FrozenFeatures:
 
     def _enters(self, watched: _Watched, _: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         watched.begun_ns = 0
-        if threading.get_ident() != self._thread or not self._batch or is_in_pass() or is_captured():
+        if threading.get_ident() != self._thread or is_in_pass() or is_captured():
             return
-        given = [tensor for tensor in _tensors([*args, *kwargs.values()]) if tensor.numel() > 1]
+        every = [*_tensors([*args, *kwargs.values()])]
+        watched.number = self._number(watched, every)
+        if not self._batch and not watched.fixed:
+            return
+        given = [tensor for tensor in every if tensor.numel() > 1]
         floating = [tensor for tensor in given if tensor.is_floating_point()]
         if not given or any(tensor.requires_grad for tensor in given):
             watched.trained = watched.trained or bool(given)
             return
-        if len(watched.inputs) < _COMPARED:
+        if self._batch and len(watched.inputs) < _COMPARED:
             batch = [tensor for ref in self._batch if (tensor := ref()) is not None]
             compared = floating or given
             watched.inputs.append(
@@ -127,6 +141,21 @@ class FrozenFeatures:
         watched.generator = torch.get_rng_state()
         watched.begun_ns = time.perf_counter_ns()
 
+    @staticmethod
+    def _number(watched: _Watched, given: list[torch.Tensor]) -> int | None:
+        """Which of the inputs of the first step these are; those of the first step are kept."""
+        if not watched.fixed:
+            return None
+        for number, (inputs, _) in enumerate(watched.first):
+            if len(inputs) == len(given) and all(map(_equal, inputs, given)):
+                return number
+        values = sum(tensor.numel() for tensor in given)
+        if watched.facts.step_ns or len(watched.first) >= _SAME or not given or values > _MOST_VALUES:
+            watched.fixed, watched.first = False, []
+            return None
+        watched.first.append(([tensor.detach().clone() for tensor in given], []))
+        return len(watched.first) - 1
+
     def _leaves(self, watched: _Watched, _: Any, output: Any) -> None:
         if not watched.begun_ns:
             return
@@ -134,7 +163,13 @@ class FrozenFeatures:
         watched.facts.calls += 1
         before = watched.generator
         watched.random = watched.random or before is None or not torch.equal(torch.get_rng_state(), before)
-        watched.trained = watched.trained or any(tensor.requires_grad for tensor in _tensors(output))
+        outputs = [*_tensors(output)]
+        watched.trained = watched.trained or any(tensor.requires_grad for tensor in outputs)
+        if watched.fixed and watched.number is not None:
+            known, values = watched.first[watched.number][1], [elements(tensor) for tensor in outputs]
+            if known:
+                watched.fixed = len(known) == len(values) and all(map(_agree, known, values))  # up to rounding
+            known[:] = values
 
 
 def _frozen(modules: list[Any], known: Parents, places: Places) -> list[Any]:
@@ -154,18 +189,26 @@ def _is_random(module: Any) -> bool:
 
 
 def _counts(watched: _Watched) -> bool:
-    """Whether its inputs are of the batch in all compared calls, and its weights stay as they are."""
-    if watched.trained or watched.random or len(watched.facts.step_ns) < _STEPS or not watched.inputs:
+    """Whether its inputs are fixed, or of the batch in all compared calls, and its weights stay as they are."""
+    if watched.trained or watched.random or len(watched.facts.step_ns) < _STEPS:
         return False
     if not watched.weights or any(map(bool, changes(watched.weights))):
         return False
-    return all(any(_agree(values, each) for each in batch) for call in watched.inputs for values, batch in call)
+    if watched.facts.same_inputs:
+        return True
+    return bool(watched.inputs) and all(
+        any(_agree(values, each) for each in batch) for call in watched.inputs for values, batch in call
+    )
 
 
 def _agree(values: torch.Tensor, others: torch.Tensor) -> bool:
     if values.shape != others.shape:
         return False
     return torch.allclose(values.double().cpu(), others.double().cpu(), rtol=_NEAR, atol=1e-6)
+
+
+def _equal(tensor: torch.Tensor, other: torch.Tensor) -> bool:
+    return tensor.dtype == other.dtype and tensor.device == other.device and torch.equal(tensor, other)
 
 
 def _tensors(holder: Any) -> Iterator[torch.Tensor]:

@@ -39,6 +39,42 @@ def items(frame: FrameType | None) -> tuple[FrameType, int] | None:
     return None
 
 
+def is_independent(file: str, line: int) -> bool:
+    """Whether a line is in a loop of its function whose rounds do not need the one before."""
+    loop, independent = _innermost(file, line)
+    return loop is not None and independent
+
+
+def cell_loop(frame: FrameType | None) -> tuple[FrameType, bool] | None:
+    """The frame of the innermost loop around the call of a cell, and whether all inputs but its state come before it.
+
+    None where there is no loop.
+    """
+    while frame is not None:
+        if is_the_users(frame.f_code.co_filename):
+            loop = _innermost(frame.f_code.co_filename, frame.f_lineno)[0]
+            if loop is not None:
+                return frame, _has_inputs(frame.f_code.co_filename, frame.f_lineno)
+        frame = frame.f_back
+    return None
+
+
+@functools.lru_cache(maxsize=256)
+def _has_inputs(file: str, line: int) -> bool:
+    """Whether the rounds of the innermost loop get the first argument of their calls from what no round changes.
+
+    What this statement assigns, the state of a cell, no other statement of the loop may change.
+    """
+    loop = _innermost(file, line)[0]
+    if not isinstance(loop, ast.For) or not _independent(loop, line, first_only=True):
+        return False
+    return all(
+        _once(set(_changed(statement)), loop.body)
+        for statement in loop.body
+        if statement.lineno <= line <= (statement.end_lineno or 0)
+    )
+
+
 @functools.lru_cache(maxsize=256)
 def _innermost(file: str, line: int) -> tuple[ast.AST | None, bool]:
     """The innermost loop whose rounds run a line, in the innermost function, and whether they are independent."""
@@ -56,7 +92,8 @@ def _holds(node: ast.AST, line: int) -> bool:
     return first is not None and last is not None and first <= line <= last
 
 
-def _independent(loop: ast.AST, line: int) -> bool:
+def _independent(loop: ast.AST, line: int, *, first_only: bool = False) -> bool:
+    """`first_only`: whether the first arguments of the calls on the line are independent of other rounds."""
     if isinstance(loop, _COMPREHENSIONS):
         if len(loop.generators) != 1 or any(isinstance(node, ast.NamedExpr) for node in ast.walk(loop)):
             return False
@@ -70,7 +107,7 @@ def _independent(loop: ast.AST, line: int) -> bool:
         if statement.lineno <= line <= (statement.end_lineno or 0):
             given = set[str]()
             for call in _calls(statement):
-                given |= _names([*call.args, *(word.value for word in call.keywords)])
+                given |= _names(call.args[:1] if first_only else [*call.args, *(word.value for word in call.keywords)])
             return bool(given & of_item) and not given & changed
         if isinstance(statement, ast.Assign) and all(isinstance(target, ast.Name) for target in statement.targets):
             read, written = _names([statement.value]), set(_changed(statement))

@@ -47,6 +47,9 @@ _OF_DEQUE = re.compile(r"random\.(?:sample|choices)$")
 _JOINING = re.compile(r"(?:torch|np|numpy)\.(?:cat|concatenate|concat|[vh]?stack|append)$")
 _PANDAS = re.compile(r".*\.(?:iloc|loc|iat|at)$")
 _PANDAS_CALLS = re.compile(r".*\.(?:iterrows|itertuples|apply|to_dict)$")
+_IS_ARRAY = re.compile(
+    r".*\.(?:to_numpy|numpy|astype)\(|.*\.values$|(?:np|numpy)\.\w+\("
+)  # no values that Python holds
 _CALLS = (
     (_COPYING, "copy"),
     (_COUNTING, "histogram"),
@@ -95,6 +98,8 @@ def _form(file: str, line: int, called: CodeType | None) -> str:
         return "constants" if _is_constant(calls, called) else ""
     if any(map(_copies_state, _nodes(file, line))):
         return "copy"
+    if _reads_row(file, line):
+        return "rows"
     if any(_builds(call) for call in calls):
         return "tensor"
     if any(
@@ -112,8 +117,6 @@ def _form(file: str, line: int, called: CodeType | None) -> str:
             return "sorting"
         if _OF_DEQUE.match(words):
             return "deque"
-    if any(_PANDAS.match(ast.unparse(node.value)) for node in _nodes(file, line) if isinstance(node, ast.Subscript)):
-        return "rows"
     if not all(_OF_VALUES.match(ast.unparse(call.func)) for call in calls):
         return ""
     iterated, loops = _iterated(file, line)
@@ -155,7 +158,31 @@ def _builds(call: ast.Call) -> bool:
     """Whether it makes a tensor or an array of values that Python holds, but not of a list of constants."""
     if not call.args or not _BUILDING.match(ast.unparse(call.func)):
         return False
-    return not (isinstance(call.args[0], ast.List) and all(map(_is_fixed, call.args[0].elts)))
+    if isinstance(call.args[0], ast.List) and all(map(_is_fixed, call.args[0].elts)):
+        return False
+    return _IS_ARRAY.match(ast.unparse(call.args[0])) is None
+
+
+def _reads_row(file: str, line: int) -> bool:
+    """Whether it takes rows of a table, or values of a row that a line before it took: `row = frame.iloc[i]`."""
+    read = [node.value for node in _nodes(file, line) if isinstance(node, ast.Subscript)]
+    if any(map(_is_of_table, read)):
+        return True
+    begins = _around(file, line)[1]
+    taken = {name for name, at in _indexed(file).rows if begins <= at <= line}
+    return any(isinstance(value, ast.Name) and value.id in taken for value in read)
+
+
+def _is_of_table(value: ast.expr) -> bool:
+    return _PANDAS.match(ast.unparse(value)) is not None
+
+
+def _rows(node: ast.AST) -> Iterator[tuple[str, int]]:
+    """The names that a statement gives to a row of a table, with its line."""
+    if isinstance(node, ast.Assign) and isinstance(node.value, ast.Subscript) and _is_of_table(node.value.value):
+        yield from ((target.id, node.lineno) for target in node.targets if isinstance(target, ast.Name))
+    if isinstance(node, ast.For) and any(_PANDAS_CALLS.match(ast.unparse(call.func)) for call in _calls_in(node.iter)):
+        yield from ((name.id, node.lineno) for name in ast.walk(node.target) if isinstance(name, ast.Name))
 
 
 def _copies_state(node: ast.AST) -> bool:
@@ -217,10 +244,11 @@ def _holds(node: ast.AST, line: int) -> bool:
 
 @dataclass
 class _Indexed:
-    """The source of a file: the expressions of each line, and the loops and functions."""
+    """The source of a file: the expressions of each line, the loops and functions, and names of rows of tables."""
 
     expressions: dict[int, list[ast.expr]] = field(default_factory=dict)
     around: list[ast.AST] = field(default_factory=list)
+    rows: list[tuple[str, int]] = field(default_factory=list)
 
 
 @functools.lru_cache(maxsize=16)
@@ -230,6 +258,7 @@ def _indexed(file: str) -> _Indexed:
     for node in ast.walk(ast.parse("".join(linecache.getlines(file)))):
         if isinstance(node, (*_LOOPS, *_COMPREHENSIONS, *_FUNCTIONS)):
             found.around.append(node)
+        found.rows.extend(_rows(node))
         if isinstance(node, ast.expr):
             for line in range(node.lineno, (node.end_lineno or node.lineno) + 1):
                 found.expressions.setdefault(line, []).append(node)

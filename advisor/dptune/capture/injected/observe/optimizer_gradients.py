@@ -1,4 +1,4 @@
-"""Watches which gradients optimizer steps find: none, or those that an earlier step has used.
+"""Watches which gradients optimizer steps find: none, those that an earlier step has used, or those of another loss.
 
 In warm-up steps only, by a sample of each optimizer's parameters: the gradients that a step has used are followed until
 the next one. Steps that leave the weights as they are, though there are gradients, are no steps: a wrapper that
@@ -22,6 +22,7 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from dptune.capture.injected.observe.module_paths import all_modules
+from dptune.capture.injected.observe.other_losses import OtherLosses, used_at
 from dptune.capture.injected.observe.passes import has_closure, is_captured, is_in_pass
 from dptune.capture.injected.observe.places import Places, users_line
 from dptune.capture.injected.observe.tensor_samples import Sample, alive, changes, samples
@@ -54,6 +55,7 @@ class _Watched:
     optimizer: weakref.ref[Any]
     facts: OptimizerGradientFacts
     sampled: list[weakref.ref[Any]]
+    of_others: OtherLosses
     used: UsedGradients | None = None
     steps: list[_Step] = field(default_factory=list)
     before: list[Sample] = field(default_factory=list)  # weights when a step with gradients began
@@ -81,6 +83,7 @@ class OptimizerGradients:
         self._looked = False  # at gradients before the pass that runs
         self._passes = 0
         self._line: str | None = None
+        self._used_at: dict[int, int] = {}  # in the last pass, where optimizers take turns
         self._handles: list[Any] = []
         self._facts: list[OptimizerGradientFacts] = []
 
@@ -102,6 +105,8 @@ class OptimizerGradients:
         self._looked = True
         reached = functools.cache(lambda: leaves(roots))
         self._follow(lambda used: used.before_pass(reached))
+        with contextlib.suppress(Exception):  # a graph may be anything
+            self._used_at = used_at(roots) if len(self._watched) > 1 else {}
 
     def after_pass(self) -> None:
         """It has ended."""
@@ -144,6 +149,7 @@ class OptimizerGradients:
 
     def _follow(self, follow: Callable[[UsedGradients], None]) -> None:
         for watched in self._watched.values():
+            watched.of_others.follow(follow)
             if watched.used is not None:
                 try:
                     follow(watched.used)
@@ -171,6 +177,7 @@ class OptimizerGradients:
         facts.backward_where = self._line
         facts.steps += 1
         self._follow_step(watched)
+        watched.of_others.before_step()
         watched.steps.append(_Step(watched.used))
         watched.before = samples(parameter for ref in watched.sampled if (parameter := ref()) is not None)
         watched.versions = _versions(watched.before)
@@ -208,6 +215,9 @@ class OptimizerGradients:
                     watched.steps[-1].changed = changes(watched.before)
                 watched.before = []
                 watched.used = UsedGradients(watched.sampled)
+                for other in self._watched.values():
+                    if other is not watched:
+                        other.of_others.left_by(watched.of_others, self._used_at, watched.facts.step_where)
                 if watched.facts.steps >= _STEPS:
                     self._stop()
 
@@ -223,7 +233,7 @@ class OptimizerGradients:
             type(optimizer).__name__, where=self._places.line(optimizer), tensors=len(parameters)
         )
         sampled = [weakref.ref(parameter) for parameter in _spread(parameters)]
-        self._watched[id(optimizer)] = _Watched(weakref.ref(optimizer), facts, sampled)
+        self._watched[id(optimizer)] = _Watched(weakref.ref(optimizer), facts, sampled, OtherLosses(sampled))
         return self._watched[id(optimizer)]
 
     def _search(self, watched: _Watched, parameters: list[Any]) -> None:
@@ -272,6 +282,7 @@ def _count(watched: _Watched, modules: _Leaves) -> None:
         old = [used for used in followed or [] if used.has_old(modules)]
         watched.facts.kept += bool(old) and not any(used.is_cleared() for used in followed or [])
         followed = []
+    watched.facts.of_others, watched.facts.others_where = watched.of_others.count(modules), watched.of_others.where
 
 
 def _have_new(parameters: list[Sample], gradients: list[Sample]) -> bool:

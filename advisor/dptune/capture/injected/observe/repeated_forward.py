@@ -29,6 +29,7 @@ from dptune.capture.injected.observe.places import Places
 from dptune.capture.injected.observe.repeated_rows import rows_of
 from dptune.capture.injected.observe.repeats import Call, Repeat, kept, repeats, trained_again, unused_again
 from dptune.capture.injected.observe.row_calls import RowCalls
+from dptune.capture.injected.observe.slice_calls import SliceCalls
 from dptune.capture.injected.observe.source_loops import parting, place, script_lines
 from dptune.runfile.repeated_forward import RepeatedForwardFacts
 
@@ -50,6 +51,7 @@ class RepeatedForward:
         self._passes = passes
         self._call = nn.Module.__call__
         self.row_calls = RowCalls()
+        self.slice_calls = SliceCalls()
         self._wrapped: Any = None
         self._thread = 0
         self._around: Call | None = None
@@ -119,6 +121,7 @@ class RepeatedForward:
             return
         self.stepped()
         self.row_calls.ticked()
+        self.slice_calls.ticked()
         now_ns = time.perf_counter_ns()
         with contextlib.suppress(Exception):
             if self._steps and self._forward_ns:  # the first shows which modules to look at
@@ -132,6 +135,7 @@ class RepeatedForward:
             nn.Module.__call__ = self._call  # type: ignore[method-assign]
         self._wrapped = None
         self.row_calls.end()
+        self.slice_calls.end()
         with contextlib.suppress(Exception):  # modules may be anything
             known = parents() if self._found else {}
             for module, facts in self._found.values():
@@ -166,6 +170,8 @@ class RepeatedForward:
             if id(module) not in self._trains:
                 self._trains[id(module)] = next(module.parameters(), None) is not None
             self._called_again |= {id(module)} if again > 1 else set()
+            if self._trains[id(module)]:
+                self.slice_calls.entered(module, (args, kwargs), sys._getframe(2), call.after)
             if self._trains[id(module)] and again <= _OF_MODULE and self._kept < _CALLS:
                 self._kept += 1
                 call.inputs = contents(args, kwargs) if id(module) in self._called_again else None

@@ -76,7 +76,7 @@ class RowCalls:
     def end(self) -> None:
         """Keep what was found in every step from its first on, of modules that have not kept anything from a call."""
         fit = [loops for loops in self._found.values() if loops.fits and len(loops.by_step) > 1 and min(loops.by_step)]
-        fit = [loops for loops in fit if (module := loops.ref()) is not None and not _keeps_state(module)]
+        fit = [loops for loops in fit if (module := loops.ref()) is not None and not keeps_state(module)]
         fit.sort(key=lambda loops: -sum(loops.by_step))
         self._facts = [
             RowCallsFacts(loops.function, loops.where, loops.module, loops.items, loops.by_step[-1])
@@ -122,7 +122,7 @@ class RowCalls:
         return bool(like == loops.like)
 
 
-def _keeps_state(module: nn.Module) -> bool:
+def keeps_state(module: nn.Module) -> bool:
     """Whether a module in it holds tensors beside its parameters and buffers, as from one call to the next."""
     for part in module.modules():
         own = {name: value for name, value in vars(part).items() if not name.startswith("_")}

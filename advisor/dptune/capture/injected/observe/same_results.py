@@ -27,7 +27,7 @@ from torch import overrides
 from torch.overrides import TorchFunctionMode
 
 from dptune.capture.injected.observe.histories import JOINING
-from dptune.capture.injected.observe.places import TORCHS, Places, function_name, is_the_users, users_place
+from dptune.capture.injected.observe.places import OURS, TORCHS, Places, function_name, is_the_users, users_place
 from dptune.capture.injected.observe.value_numbers import ValueNumbers
 from dptune.runfile.same_results import SameResultFacts
 
@@ -243,7 +243,7 @@ def _name(func: Any) -> str:
 
 def _users_frame(frame: FrameType | None) -> FrameType | None:
     """The innermost frame if it is the script's, not that of a library that the script calls."""
-    while frame is not None and frame.f_code.co_filename.startswith(TORCHS):
+    while frame is not None and frame.f_code.co_filename.startswith((TORCHS, OURS)):  # observers pass calls on
         frame = frame.f_back
     return frame if frame is not None and is_the_users(frame.f_code.co_filename) else None
 

@@ -128,6 +128,7 @@ class Sampling:
             form=form,
             form_at=form_at,
             loops=loops_of(path),
+            firsts=[code.co_firstlineno for code, _ in path],
         )
 
     def _evaluates(self, code: CodeType) -> bool:

@@ -22,6 +22,7 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from dptune.capture.injected.observe.places import Places, is_the_users, users_line
+from dptune.capture.injected.observe.renewed_optimizers import RenewedOptimizers
 from dptune.capture.injected.observe.tensor_samples import elements, is_readable
 from dptune.capture.injected.observe.validation import source_of, tree_of
 from dptune.runfile.unrestored_states import UnrestoredStateFacts
@@ -57,10 +58,12 @@ class UnrestoredStates:
         self._checkpoints: list[_Checkpoint] = []
         self._seen: set[int] = set()
         self._handle: Any = None
+        self._renewed = RenewedOptimizers(places)
         self._facts: list[UnrestoredStateFacts] = []
 
     def install(self) -> None:
-        """Wrap `torch.load`."""
+        """Wrap `torch.load`, and watch which optimizers step."""
+        self._renewed.begin()
         load = torch.load
 
         @functools.wraps(load)
@@ -74,6 +77,7 @@ class UnrestoredStates:
 
     def end(self) -> None:
         """Watch no more optimizers."""
+        self._renewed.end()
         if self._handle is not None:
             self._handle.remove()
             self._handle = None
@@ -81,7 +85,7 @@ class UnrestoredStates:
 
     def facts(self) -> list[UnrestoredStateFacts]:
         """The facts of optimizers that started without their state."""
-        return self._facts
+        return [*self._facts, *self._renewed.facts()]
 
     def _note(self, loaded: Any, frame: FrameType) -> None:
         if not isinstance(loaded, Mapping) or not is_the_users(frame.f_code.co_filename):

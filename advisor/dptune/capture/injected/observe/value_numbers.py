@@ -32,7 +32,7 @@ class ValueNumbers:
 
     def number(self, operator: str, args: Any, kwargs: Any) -> int:
         """That of the results of a call, to be asked before it."""
-        if _RANDOM.search(operator):
+        if _draws(operator, args, kwargs):
             return self._new()
         parts: list[Any] = [operator]
         for count, leaf in enumerate(_leaves((args, kwargs))):
@@ -72,6 +72,16 @@ class ValueNumbers:
 
     def _new(self) -> int:
         return hash(("a value of its own", next(self._fresh)))
+
+
+def _draws(operator: str, args: Any, kwargs: Any) -> bool:
+    """Whether it draws random numbers: dropout does not in evaluation mode, nor with probability zero."""
+    if not _RANDOM.search(operator):
+        return False
+    if "dropout" not in operator:
+        return True
+    given = dict(zip(("input", "p", "training"), args, strict=False)) | dict(kwargs)
+    return bool(given.get("training", given.get("train", True)) and given.get("p", True))
 
 
 def _leaves(thing: Any) -> Iterator[Any]:
