@@ -337,7 +337,7 @@ def test_an_optimizer_hook_before_and_after(real_traces: Path, capsys: pytest.Ca
     a, b = sorted(map(str, folder.glob("*.json.gz")))
     comparison = compare(capsys, a, b, "--no-cache")
     assert comparison.headline.why == (
-        "B is 0.443 ms per step faster (0.7 %, traced): exposed communication and waiting -0.617 ms, compute +0.129 ms."
+        "B is 0.44 ms per step faster (0.7 %, traced): exposed communication and waiting -0.62 ms, compute +0.13 ms."
     )
     found = comparison.compared
     assert sum(one.difference_ns for one in found.categories) == found.step_ns.difference
