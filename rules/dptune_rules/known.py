@@ -25,6 +25,6 @@ def passed_at(made: DdpFacts | LoaderFacts | OptimizerFacts | SchedulerFacts | N
 
 
 def named_with_class(run: RunView, name: str, at: str) -> bool:
-    """Whether the title of another finding on time names this method with its class, in the file of `at`."""
+    """Whether `same-results` names this method with its class, in the file of `at`."""
     called = f".{name}` ({at.rpartition(':')[0]}:"
-    return any(advice.kind == "time" and called in advice.title for advice in run.advised)
+    return any(advice.rule == "DP625" and called in advice.title for advice in run.advised)
