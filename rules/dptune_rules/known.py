@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dptune.advice import Evidence
-from dptune.rule import DdpFacts, LoaderFacts, OptimizerFacts, SchedulerFacts
+from dptune.rule import DdpFacts, LoaderFacts, OptimizerFacts, RunView, SchedulerFacts
 
 
 def known(label: str, value: str | float | None) -> list[Evidence]:
@@ -22,3 +22,9 @@ def passed_at(made: DdpFacts | LoaderFacts | OptimizerFacts | SchedulerFacts | N
         return []
     lines = {name: made.argument_lines[name] for name in names if name in made.argument_lines}
     return [Evidence(label=f"{name} is passed at", value=line) for name, line in lines.items() if line != made.where]
+
+
+def named_with_class(run: RunView, name: str, at: str) -> bool:
+    """Whether `same-results` names this method with its class, in the file of `at`."""
+    called = f".{name}` ({at.rpartition(':')[0]}:"
+    return any(advice.rule == "DP625" and called in advice.title for advice in run.advised)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import random
 import threading
 
 import pytest
@@ -160,6 +161,53 @@ def test_modules_whose_calls_are_shown_to_observers():
     finally:
         calls.end()
     assert facts.operators == ["linear"]
+
+
+def table(width):
+    """Filled with numbers, each in a call too short to compare."""
+    bank = torch.zeros(width, 64)
+    for row in range(width):
+        for column in range(64):
+            bank[row, column] = row / (1 + column)
+    return bank
+
+
+def drawn_table(width):
+    bank = torch.zeros(width, 64)
+    for row in range(width):
+        bank[row, 0] = random.random()
+    return bank
+
+
+def scaled_table(width, model):
+    bank = torch.zeros(width, 64)
+    for row in range(width):
+        bank[row, 0] = row
+    return bank * model.weight[:width]
+
+
+@pytest.fixture
+def short_calls(monkeypatch):
+    monkeypatch.setattr(same_results, "_LEAST_NS", 10**12)
+    monkeypatch.setattr(same_results, "_LEAST_OF_CONSTANTS_NS", 1)
+
+
+@pytest.mark.usefixtures("short_calls")
+def test_a_table_that_a_loop_fills_with_the_same_numbers():
+    (facts,) = found(lambda model: (model(torch.rand(8, 64)) @ table(16).T).mean())
+    assert facts.function.startswith("table (tests/capture/test_same_results.py:")
+    assert (facts.operators, facts.calls, facts.whole) == (["setitem"], 16 * 64, True)
+
+
+@pytest.mark.usefixtures("short_calls")
+def test_numbers_that_differ_are_no_constants():
+    assert found(lambda model: (model(torch.rand(8, 64)) @ drawn_table(16).T).mean()) == []
+
+
+@pytest.mark.usefixtures("short_calls")
+def test_a_function_that_computes_something_else_as_well_is_not_whole():
+    (facts,) = found(lambda model: (model(torch.rand(8, 64)) @ scaled_table(16, model).T).mean())
+    assert (facts.operators, facts.calls, facts.whole) == (["setitem"], 16, False)
 
 
 def test_tests_of_weights_that_a_fused_optimizer_changes_are_not_the_same():

@@ -66,6 +66,24 @@ def test_what_runs_in_a_frozen_module_with_fixed_inputs_is_named_with_it(ask, ma
     assert [found.rule for found in ask("DP625", make_measured(device="cpu", world=1), [facts])] == named
 
 
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_function_that_computes_nothing_else_counts_with_its_python(ask, make_measured, make_facts, whole):
+    """Its operators take 6 % of the watched steps; it is in 40 of 100 stack samples."""
+    path = ["main (train.py:9)", "Front.mel_filters (mel.py:18)"]
+    sampled = [
+        SampledFacts(path, looks=40, steps=[*range(10)], spent_ns=[4 * MS] * 10),
+        SampledFacts(["main (train.py:12)"], "backward", looks=60, steps=[*range(10)], spent_ns=[6 * MS] * 10),
+    ]
+    facts = make_facts(
+        same_results=[same(again_ns=[600_000] * 2, function="Front.mel_filters (mel.py:18)", whole=whole)],
+        windows=[Window("untraced", 3, [10 * MS] * 10, sampled=sampled)],
+    )
+    (found,) = ask("DP625", make_measured(device="cpu", world=1), [facts])
+    assert f", {40 if whole else 6} % of the step" in found.title
+    assert found.saves.basis == ("sampled" if whole else "timed")
+    assert (found.saves.predicted_share > 0.3) == whole
+
+
 def test_outside_of_functions(advice):
     (found,) = advice(same(function="train.py:12"))
     assert found.title.startswith("train.py:12 computes the same results")

@@ -281,3 +281,11 @@ def test_few_samples_limit_a_librarys_function_too():
     facts = facts_of(windows=[Window("untraced", 3, [40], sampled=[rest, sampled])])
     assert list(RULES["DP901"].check(RunView(found(part), [facts]))) == []
     assert len(list(RULES["DP901"].check(RunView(found(part), [])))) == 1
+
+
+@pytest.mark.parametrize(
+    ("rule", "file", "named"), [("DP625", "train.py", 0), ("DP625", "a.py", 1), ("DP609", "train.py", 1)]
+)
+def test_a_method_that_same_results_names_with_its_class(rule, file, named):
+    advised = other(rule, title=f"`Front.mel_filters` ({file}:20) computes the same results in every step")
+    assert len(ask(found(site(name="mel_filters", mostly="Python code")), [advised])) == named

@@ -23,6 +23,7 @@ from dptune.runfile.discarded_gradients import DiscardedGradientFacts, discardin
 from dptune.runfile.evaluation_mode import EvaluationModeFacts
 from dptune.runfile.facts import OptimizerFacts
 from dptune.runfile.generators import EqualGenerators, equal_generators
+from dptune.runfile.hot_lines import SampledShare
 from dptune.runfile.ignored_targets import IgnoredTargetFacts, ignored_over_ranks
 from dptune.runfile.iterators import NewIterators
 from dptune.runfile.kept_weights import KeptWeightFacts
@@ -101,6 +102,7 @@ __all__ = [
     "RuleModule",
     "RunView",
     "SameResultFacts",
+    "SampledShare",
     "SchedulerFacts",
     "Share",
     "SliceCallsFacts",

@@ -15,7 +15,7 @@ class SameResultFacts:
     result.
 
     That call is of an earlier step: no step changes the inputs. With `within_step` it is of the same step. `results`:
-    how many different results they compute again.
+    how many different results they compute again. `whole`: the function calls no other operator in these steps.
 
     By watched step: `step_ns` its duration, `again_ns` the host time of these operators, and `forward_ns` that of all
     operators outside of backward passes and optimizers.
@@ -27,6 +27,7 @@ class SameResultFacts:
     size: list[int] = field(default_factory=list)
     within_step: bool = False
     results: int = 0
+    whole: bool = False
     step_ns: list[int] = field(default_factory=list)
     again_ns: list[int] = field(default_factory=list)
     forward_ns: list[int] = field(default_factory=list)

@@ -52,8 +52,9 @@ def frame_of(frame: str) -> Frame | None:
 def function(facts: Sequence[Facts], name: str, at: str) -> Function:
     """The function of that name in the file of `at` (`file` or `file:line`), by its first line if `at` has that.
 
-    A line in the middle of a function does not distinguish it.
+    A line in the middle of a function does not distinguish it. The name may have the class before it.
     """
+    name = name.rpartition(".")[2]
     file, _, line = at.rpartition(":")
     if not file or not line.isdecimal():
         return Function(name, at)

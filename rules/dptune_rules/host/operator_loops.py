@@ -102,6 +102,7 @@ from dptune_rules.host.known_calls import (
 )
 from dptune_rules.host.row_calls import covered, row_calls
 from dptune_rules.host.sibling_calls import sibling_calls
+from dptune_rules.known import named_with_class
 
 WORTH_SHARE = Threshold("worth_share", 0.05, "impact is medium from here; identical steps differ by about as much")
 
@@ -205,6 +206,8 @@ def _explained(run: RunView, loop: OperatorLoop) -> bool:
     ]
     whole = loop.share * (1 + (loop.backward_share or 0.0))
     but = (SLICES,) if slices and whole >= TIMES_SLICES * max(slices) else ()
+    if named_with_class(run, loop.name, loop.at):
+        return True
     return run.explained(loop.at, loop.name, run.hottest_line(loop.name, loop.at) or "", but=but)
 
 

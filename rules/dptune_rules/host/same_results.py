@@ -10,6 +10,9 @@ calls of less than 20 us, tensors of zeros, ones or ranges, and copies, except c
 nothing changes in place. The share is of the watched steps, without the time that watching takes; on a GPU it is the
 operators' part of the host's time in the forward pass, applied to its compute.
 
+Operators that follow from plain values alone, as a table that loops fill with numbers, count however short they are. A
+function that calls nothing else counts as a whole, by stack samples, with the Python between its operators.
+
 Functions that each take less than `worth_share` are reported together.
 
 The same within one step: calls whose inputs are the same as in an earlier call of that step, and whose results agree
@@ -53,8 +56,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from dptune.advice import Advice, Evidence
-from dptune.rule import Rule, RunView, SameResultFacts, Threshold
+from dptune.advice import Advice, Evidence, Saving
+from dptune.rule import Rule, RunView, SameResultFacts, SampledShare, Threshold
 from dptune_rules.call_paths import call_path_evidence
 
 WORTH_SHARE = Threshold("worth_share", 0.05, "identical steps differ by about 5 %: less is within this noise")
@@ -83,7 +86,7 @@ def check(run: RunView) -> Iterator[Advice]:
     for found in facts.same_results:
         if (found.within_step and facts.repeated_forward) or _in_fixed_module(run, found):
             continue  # repeated-forward names the whole pass
-        share = run.same_results_share(found)
+        share = max(run.same_results_share(found), _whole(run, found))
         if run.impact(share, WORTH_SHARE):
             named.add(_named(found))
             yield _advice(run, [found], share, _besides(run, found))
@@ -93,6 +96,19 @@ def check(run: RunView) -> Iterator[Advice]:
     together = sum(map(run.same_results_share, little))
     if len(little) > 1 and run.impact(together, WORTH_SHARE):
         yield _advice(run, little, together, 0.0)
+
+
+def _whole(run: RunView, found: SameResultFacts) -> float:
+    """The share of a function that computes nothing else, with the Python between its operators; 0 if not known."""
+    share = _sampled_share(run, found) if found.whole else None
+    return max((each.likely for each in share.by_rank.values()), default=0.0) if share else 0.0
+
+
+def _sampled_share(run: RunView, found: SameResultFacts) -> SampledShare | None:
+    name, _, place = _parts(found)
+    if not name or run.measured.device_kind != "cpu":
+        return None
+    return run.sampled_share(name.rpartition(".")[2], place, training=True)
 
 
 def _in_fixed_module(run: RunView, found: SameResultFacts) -> bool:
@@ -138,7 +154,8 @@ def _advice(run: RunView, functions: Sequence[SameResultFacts], share: float, be
         f"compute them once, {_when(found)} ({', '.join(operators)})",
         why=_why(found),
         changes=[],
-        saves=run.without_same(functions, most)
+        saves=(_without_whole(run, found, share) if len(functions) == 1 else None)
+        or run.without_same(functions, most)
         or run.bound(0.0, most, f"all of {'the function' if sampled else 'these operators'}"),
         confidence="medium" if len(found.step_ns) > 1 and run.times_hold else "low",
         evidence=[
@@ -152,6 +169,14 @@ def _advice(run: RunView, functions: Sequence[SameResultFacts], share: float, be
         watch=_watch(found),
         fingerprint=f"{RULE.code}:{names}{':step' if found.within_step else ''}",
     )
+
+
+def _without_whole(run: RunView, found: SameResultFacts, share: float) -> Saving | None:
+    """The saving without a function that computes nothing else, where stack samples show more than its operators."""
+    sampled = _sampled_share(run, found) if found.whole and share > run.same_results_share(found) else None
+    if sampled is None or not run.times_hold:
+        return None
+    return run.removed(sampled.by_rank, f"`{_parts(found)[0]}` is in {sampled.samples} stack samples")
 
 
 def _sampled(run: RunView, found: SameResultFacts, name: str, place: str, share: float) -> float:

@@ -66,6 +66,7 @@ from dptune.rule import Rule, RunView, Threshold
 from dptune_rules import line_forms
 from dptune_rules.call_paths import call_path_evidence
 from dptune_rules.host.row_calls import covered
+from dptune_rules.known import named_with_class
 
 WORTH_SHARE = Threshold("worth_share", 0.05, "identical steps differ by about 5 %: less is within this noise")
 LIBRARY_SHARE = Threshold(
@@ -164,6 +165,8 @@ def _explained(run: RunView, site: CodeSite) -> bool:
     if site.part and site.mostly in FREEING and _makes_iterators(run, site):
         return True
     if run.explained(site.mostly) or _named_with_class(run, site) or covered(run, site.name, site.at):
+        return True
+    if not site.part and named_with_class(run, site.name, site.at):
         return True
     return not site.part and (run.explained(site.at, site.name) or _works_between(run, site))
 

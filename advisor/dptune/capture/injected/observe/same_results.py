@@ -5,6 +5,9 @@ same value numbers as in an earlier step compute the same again; some values of 
 updates show in the numbers; of tests, whose results agree on other values too, those of the inputs. Only operators on
 tensors that the step does not change remain: no weights in training, and no batches.
 
+Results that follow from plain values alone, as a table that a loop fills with numbers, need no comparison, so short
+operators count as well. `whole` functions compute nothing else.
+
 Within a step, operators without gradients whose inputs have the same numbers as those of an earlier call in this step
 compute the same again, as a mask of the batch that each layer makes.
 """
@@ -17,7 +20,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from types import FrameType
 from typing import Any
@@ -34,6 +37,7 @@ from dptune.runfile.same_results import SameResultFacts
 _STEPS = 3  # that are watched: the first has nothing to be compared with
 _CALLS = 20_000  # of a step; scripts with more are not watched
 _LEAST_NS = 20_000  # of a call whose results are compared: what takes less costs mainly the call
+_LEAST_OF_CONSTANTS_NS = 50_000  # of the short calls of a line in a step
 _COMPARED = 256  # values of a result, about
 _KEPT = 2_000  # results of which values are kept, by step
 _NAMED = 3
@@ -62,8 +66,9 @@ class _Call:
     code: Any
     line: int
     size: list[int]
-    values: torch.Tensor
+    values: torch.Tensor | None  # None of what follows from plain values
     first: torch.Tensor | None = None  # values of the first call with that number in the same step, of a later one
+    count: int = 1  # calls
 
 
 class _Watching(TorchFunctionMode):
@@ -89,10 +94,15 @@ class SameResults:
         self._values: dict[int, torch.Tensor] = {}  # of results of earlier steps, by number
         self._new_values: dict[int, torch.Tensor] = {}
         self._again: list[_Call] = []
+        self._constants: dict[tuple[Any, int], list[Any]] = {}  # by function and line: time, calls and operators
+        self._others: set[Any] = set()  # functions that compute what they did not compute before
+        self._known: set[int] = set()  # numbers of constants of earlier steps
+        self._new_known: set[int] = set()
         self._changed: set[int] = set()  # numbers of what is changed in place in this step
         self._calls = self._steps = 0
         self._begun_ns = self._forward_ns = self._own_ns = 0
         self._times: list[tuple[int, int, list[_Call]]] = []  # of the compared steps
+        self._mixed: set[Any] = set()  # functions that were among others in any of them
         self._facts: list[SameResultFacts] = []
 
     def begin(self) -> None:
@@ -113,8 +123,11 @@ class SameResults:
         with contextlib.suppress(Exception), torch._C.DisableTorchFunction():  # values may be on any device
             agreeing = [call for call in self._again if self._is_the_same(call)]
             if self._steps:
+                agreeing += self._of_constants()
+                self._mixed |= self._others
                 self._times.append((max(1, now_ns - self._begun_ns - self._own_ns), self._forward_ns, agreeing))
         self._values.update(self._new_values)
+        self._known |= self._new_known
         self._steps += 1
         if self._steps >= _STEPS:
             self.end()
@@ -129,7 +142,7 @@ class SameResults:
             return
         with contextlib.suppress(Exception):
             _remove(self._mode)
-            self._facts = _facts(self._times)
+            self._facts = _facts(self._times, self._mixed)
         self._mode, self._numbers = None, ValueNumbers()
         self._values, self._new_values, self._again, self._times = {}, {}, [], []
 
@@ -158,6 +171,8 @@ class SameResults:
         with contextlib.suppress(Exception):
             if number is not None:
                 self._note(name, number, result, ended_ns - begun_ns, args)
+            elif (frame := _users_frame(sys._getframe(2))) is not None:
+                self._others.add(frame.f_code)
         self._own_ns += time.perf_counter_ns() - entered_ns - (ended_ns - begun_ns)
         return result
 
@@ -166,6 +181,9 @@ class SameResults:
         if name != "backward":
             self._forward_ns += spent_ns
         largest = _largest(result)
+        computes = name == "__setitem__" or (largest is not None and not name.startswith("get "))
+        if computes and self._is_constant(name, number, largest, spent_ns):
+            return
         if spent_ns < _LEAST_NS or name.startswith("get ") or largest is None:
             return
         if name in _UNCOUNTED and not _converts(name, args, largest):
@@ -186,11 +204,42 @@ class SameResults:
             size, earlier = list(largest.shape), first if within else None
             self._again.append(_Call(number, name, spent_ns, frame.f_code, frame.f_lineno, size, values, earlier))
 
+    def _is_constant(self, name: str, number: int, largest: torch.Tensor | None, spent_ns: int) -> bool:
+        """Count a short call; whether it follows from plain values, and so does not need to be compared."""
+        constant = number in self._numbers.constants
+        if constant:
+            self._new_known.add(number)
+        if not self._steps:
+            return False
+        known = number in self._known
+        if number in self._values and spent_ns >= _LEAST_NS and largest is not None:
+            return False  # it is compared
+        frame = _users_frame(sys._getframe(4))
+        if frame is None:
+            return False
+        if not known:
+            self._others.add(frame.f_code)
+            return False
+        if name in _UNCOUNTED:
+            return False
+        found = self._constants.setdefault((frame.f_code, frame.f_lineno), [0, 0, Counter[str]()])
+        found[0], found[1] = found[0] + spent_ns, found[1] + 1
+        found[2][name] += spent_ns
+        return True
+
+    def _of_constants(self) -> list[_Call]:
+        return [
+            _Call(hash(place), operators.most_common(1)[0][0], spent_ns, *place, [], None, count=calls)
+            for place, (spent_ns, calls, operators) in self._constants.items()
+            if spent_ns >= _LEAST_OF_CONSTANTS_NS
+        ]
+
     def _is_the_same(self, call: _Call) -> bool:
         """Whether its values are those of the call that it repeats: in an earlier step, or in the same one."""
         if call.operator in _CASTS and call.number in self._changed:
             return False
-        return _agree(self._values.get(call.number) if call.first is None else call.first, call.values)
+        before = self._values.get(call.number) if call.first is None else call.first
+        return call.values is not None and _agree(before, call.values)
 
     def _enter(self) -> None:
         """Only below all other modes: leaving one takes off whatever is on top."""
@@ -204,6 +253,7 @@ class SameResults:
 
     def _start_step(self) -> None:
         self._new_values, self._again, self._changed = {}, [], set()
+        self._constants, self._others, self._new_known = {}, set(), set()
         self._calls = self._forward_ns = self._own_ns = 0
         self._begun_ns = time.perf_counter_ns()
 
@@ -277,19 +327,19 @@ def _agree(before: torch.Tensor | None, now: torch.Tensor) -> bool:
     return before is not None and before.shape == now.shape and bool(torch.equal(before.cpu(), now.cpu()))
 
 
-def _facts(times: list[tuple[int, int, list[_Call]]]) -> list[SameResultFacts]:
-    """By function of the script."""
+def _facts(times: list[tuple[int, int, list[_Call]]], mixed: Collection[Any]) -> list[SameResultFacts]:
+    """By function of the script; `mixed`: those that also compute something else."""
     found = []
     for code, within in {(call.code, call.first is not None) for _, _, calls in times for call in calls}:
         spent, operators = Counter[int](), Counter[str]()
-        facts = SameResultFacts("", within_step=within)
+        facts = SameResultFacts("", within_step=within, whole=not within and code not in mixed)
         for step_ns, forward_ns, calls in times:
             own = [call for call in calls if call.code is code and (call.first is not None) is within]
             for call in own:
                 spent[call.line] += call.spent_ns
                 operators[call.operator] += call.spent_ns
                 facts.size = max(facts.size, call.size, key=lambda size: torch.Size(size).numel() if size else 0)
-            facts.calls = len(own)
+            facts.calls = sum(call.count for call in own)
             facts.results = len({call.number for call in own})
             facts.step_ns.append(step_ns)
             facts.forward_ns.append(forward_ns)

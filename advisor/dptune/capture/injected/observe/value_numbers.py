@@ -29,22 +29,29 @@ class ValueNumbers:
     def __init__(self) -> None:
         self._known: dict[int, tuple[weakref.ref[torch.Tensor], int, int]] = {}  # by identity: version and number
         self._fresh = itertools.count()
+        self.constants: set[int] = set()  # numbers that follow from plain values alone
 
     def number(self, operator: str, args: Any, kwargs: Any) -> int:
         """That of the results of a call, to be asked before it."""
         if _draws(operator, args, kwargs):
             return self._new()
         parts: list[Any] = [operator]
+        constant = True
         for count, leaf in enumerate(_leaves((args, kwargs))):
             if count >= _LEAVES:
                 return self._new()
             if isinstance(leaf, torch.Tensor):
-                parts.append((torch.Tensor, self.of(leaf)))
+                number = self.of(leaf)
+                constant = constant and number in self.constants
+                parts.append((torch.Tensor, number))
             elif isinstance(leaf, _PLAIN):
                 parts.append((type(leaf), leaf))
             else:
                 return self._new()
-        return hash(tuple(parts))
+        number = hash(tuple(parts))
+        if constant:
+            self.constants.add(number)
+        return number
 
     def of(self, tensor: torch.Tensor) -> int:
         """Its number, a new one where it is not known or has changed."""
@@ -60,7 +67,9 @@ class ValueNumbers:
         elif isinstance(results, (tuple, list)):
             for at, result in enumerate(results):
                 if isinstance(result, torch.Tensor):
-                    self._keep(result, hash((number, at)))
+                    part = self._keep(result, hash((number, at)))
+                    if number in self.constants:
+                        self.constants.add(part)
 
     def forget_dead(self) -> None:
         """Drop the numbers of tensors that are gone."""
