@@ -16,10 +16,11 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 INSTALL := $(PIP) install $(INSTALL_OPTIONS)
 BY := -c constraints.txt
 ALONE = $(shell grep -rl --include='test_*.py' 'mark\.alone' tests) # the others need not be collected
-# Three processes on two cores: tests that record wait for the processes they start, about a third of their time. Quick
-# ones wait for nothing, and each process collects all of them.
-BY_FILE := --dist loadfile --no-loadscope-reorder
-WORKERS := -n 3 $(BY_FILE)
+# Three processes on two cores: tests that record wait for the processes they start, about a third of their time.
+WORKERS := -n 3 --dist loadfile --no-loadscope-reorder
+# Quick tests wait for nothing: two processes without pytest-xdist, each of which collects what it runs. One takes these.
+FIRST_HALF := tests/measure tests/whatif tests/simulator tests/advise tests/compare
+QUICK := $(BIN)/python -m pytest -q -m quick
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
@@ -62,7 +63,9 @@ tests-alone: compiled # with nothing beside it: it measures what this machine an
 	$(BIN)/python -m pytest -rs --durations=5 -m "alone and not thorough" $(ALONE)
 
 test-quick: compiled ## without recordings, other programs, public traces, pictures and the full-screen report: 70 seconds
-	$(BIN)/python -m pytest -q -n 2 $(BY_FILE) -m quick
+	@log=$$(mktemp); $(QUICK) $(FIRST_HALF) >"$$log" 2>&1 & first=$$!; \
+	$(QUICK) tests $(FIRST_HALF:%=--ignore=%); status=$$?; \
+	wait $$first || status=$$?; cat "$$log"; rm "$$log"; exit $$status
 
 compiled: # once, not in every process that a test starts: many run without a bytecode cache
 	@$(BIN)/python -m compileall -q advisor rules

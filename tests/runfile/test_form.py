@@ -19,7 +19,7 @@ st.register_type_strategy(float, st.floats(allow_nan=False, allow_infinity=False
 
 @pytest.mark.long
 # facts are large: how many draws are too large for Hypothesis is luck
-@settings(max_examples=10, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(max_examples=5, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(facts=st.from_type(Facts).map(lambda facts: dataclasses.replace(facts, schema_version=SCHEMA_VERSION)))
 def test_facts_come_back_as_they_were_written(facts: Facts) -> None:
     with TemporaryDirectory() as folder:
