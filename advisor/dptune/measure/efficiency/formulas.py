@@ -42,7 +42,7 @@ class Flops(NamedTuple):
 class Arguments(msgspec.Struct, frozen=True, eq=False, gc=False):
     """The arguments of an operator; an input that is not a tensor has no shape.
 
-    A Struct, not a dataclass: of a large trace there are a hundred thousand, and one is made in a tenth of the time.
+    A Struct, not a dataclass, which takes longer to make: of a large trace there are a hundred thousand.
     """
 
     shapes: Sequence[Shape | None]
