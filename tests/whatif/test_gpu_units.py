@@ -115,6 +115,22 @@ def test_parts_take_what_units_of_their_size_take(micro_batches: int) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("units", [5, 8, 16])
+def test_parts_of_units_as_torch_records_them(units: int) -> None:
+    """On a card some kernels began just as a gather was over, which is issued later for parts: they do not wait for it.
+
+    Its two ranks share a GPU, which is left out of account here.
+    """
+    model = recorded().model
+    alone = replace(model, shared=False)  # type: ignore[arg-type]
+    parts = changed(alone, {"fsdp.units": units})
+    assert len(gathered(parts)) * LAYERS == len(gathered(alone)) * units
+    assert parts.busy_ns() <= parts.step_ns() <= 2 * alone.step_ns()
+    also: dict[str, Value] = {"fsdp.reshard_after_forward": False, "accumulation.micro_batches": 2}
+    assert changed(alone, {"fsdp.units": units, **also}).step_ns() > parts.busy_ns()
+
+
+@pytest.mark.long
 def test_parts_in_passes_that_reduce_nothing() -> None:
     """Of two micro-batches the last reduces: the units of the first begin as many kernels into their wholes."""
     whole, fine = (changed(simulated(2, unit_layers=layers), {"fsdp.no_sync": True}) for layers in (2, 1))
@@ -233,6 +249,7 @@ def test_what_cannot_be_known() -> None:
         (program, {"fsdp.units": 12 * LAYERS + 1}, "48 tensors"),
         (program, {"fsdp.units": 10**12}, "48 tensors"),
         (program, {"fsdp.units": 0}, "at least one unit"),
+        (replace(program, shared=True), {"fsdp.units": 2 * LAYERS}, "take turns"),
         (replace(program, gathers=()), {"fsdp.units": 1}, "ranges of fully_shard"),
         (replace(program, unit_reductions=()), {"fsdp.units": 1}, "reduce-scatters"),
         (replace(program, unit_reductions=()), {"wrapper": "ddp"}, "reduce-scatters"),

@@ -23,12 +23,13 @@ from dptune.whatif.cpu.wire import Link
 from dptune.whatif.gpu.additions import Additions
 from dptune.whatif.gpu.assumed import Side
 from dptune.whatif.gpu.gathers import Gather
+from dptune.whatif.gpu.graph import Kind
 from dptune.whatif.gpu.links import ALONE, SLOWED
 from dptune.whatif.gpu.ordering import ordered
 from dptune.whatif.gpu.part_operations import PartOperations
 from dptune.whatif.gpu.parts import Part
 from dptune.whatif.gpu.program import Program
-from dptune.whatif.gpu.unit_editing import UnitEdit, hooks_times
+from dptune.whatif.gpu.unit_editing import UnitEdit, begins_of_units, hooks_times
 from dptune.whatif.gpu.unit_issuing import Issuing, reduced_after, reduced_in_turn
 from dptune.whatif.gpu.unit_reductions import UnitReduction
 
@@ -65,6 +66,9 @@ class _Splitting:
     def made(self, side: Side) -> Program:
         """All passes of all ranks."""
         program, edit = self.before, UnitEdit.of(self.before)
+        if program.shared:
+            raise Missing("ranks share a GPU, where kernels and collectives take turns: more units are not predicted")
+        self._without_turns(edit)
         items = PartOperations(edit, Additions.of(program, edit.edges), self.link)
         gathers, units = list[Gather](), list[UnitReduction]()
         for found in self._passes():
@@ -91,10 +95,20 @@ class _Splitting:
             )
         )
 
+    def _without_turns(self, edit: UnitEdit) -> None:
+        """Kernels that only began after a gather do not wait for it: its copies out do, and it may now be later."""
+        program = self.before
+        gathered = {end for gather in program.gathers if gather.copies for _, end in gather.operations}
+        of_units = begins_of_units(program)
+        for place in program.places((Kind.ORDER,)):
+            kept = [edge for edge in edit.edges[place] if edge.item not in gathered]
+            if place not in of_units and 0 < len(kept) < len(edit.edges[place]):
+                edit.edges[place] = kept
+
     def _none_overlap(self) -> bool:
         """Whether too little of the recorded transfers overlaps compute to show how much longer they then take."""
         shares = self.before.transfer_shares.values()
-        return not self.before.shared and self.before.transfer_times == 1.0 and median([*shares, 0.0]) <= ALONE
+        return self.before.transfer_times == 1.0 and median([*shares, 0.0]) <= ALONE
 
     def _passes(self) -> list[_Pass]:
         """Those that all ranks have alike. Raises Missing where they do not."""

@@ -31,11 +31,12 @@ class Issuing:
     ) -> None:
         """The gathers of a pass follow each other, as far ahead as the recorded ones.
 
-        `earlier`: those of the forward pass before a backward pass. `ahead`: so many, in place of the recorded number.
+        `earlier`: those of the forward pass before a backward pass. `ahead`: so many, in place of the recorded number:
+        none is issued earlier than that, as a recorded gather of a unit before one that is split would be.
         """
         many = self.ahead(recorded) if ahead is None else ahead
         for number in range(1, len(gathers)):
-            self._issued(gathers, number, many)
+            self._issued(gathers, number, many, later=ahead is not None)
         if earlier and not self.edit.before.shared:  # on a shared GPU kernels and collectives take turns
             self._waiting(gathers[0], earlier[-1], earlier[-1], [self._launches(b) for b, _ in gathers[0].operations])
 
@@ -64,13 +65,13 @@ class Issuing:
     def _launches(self, begin: int) -> list[Edge]:
         return [edge for edge in self.edit.edges[begin] if edge.kind == Kind.LAUNCH]
 
-    def _issued(self, gathers: Sequence[Gather], number: int, ahead: int) -> None:
+    def _issued(self, gathers: Sequence[Gather], number: int, ahead: int, *, later: bool) -> None:
         """What a gather waits for that follows others in a pass."""
         gather, before = gathers[number], gathers[number - 1]
         anchor = gathers[max(0, number - ahead)] if ahead else gather
         freed = number - max(1, ahead) - (0 if gather.backward else 1)
         launches = [self._launches(begin) for begin, _ in gather.operations]
-        if ahead and anchor.used_call < gather.call:
+        if ahead and (anchor.used_call < gather.call or (later and number >= ahead)):
             launches = [
                 [Edge(anchor.used_call, max((edge.lag_ns for edge in each), default=0.0), Kind.LAUNCH)]
                 for each in launches
