@@ -108,7 +108,11 @@ def test_a_command_that_reads_one_run_refuses_a_commit_of_several(runs: Path) ->
 @pytest.mark.parametrize(
     ("name", "said", "hint"),
     [
-        ("2026-11-20", "3 recordings have names that start with 2026-11-20: 2026-11-20T10-00-00-train", "more characters"),
+        (
+            "2026-11-20",
+            "3 recordings have names that start with 2026-11-20: 2026-11-20T10-00-00-train",
+            "more characters",
+        ),
         ("0123", "0123 matches 2 commits: 0123456789ab, 0123ffffffff", "give more digits"),
         ("abcd", "no match among the recordings at abcd: all have uncommitted changes", "name them by abcdabcdabcd+"),
         (
