@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from dptune.measured import CLASSES, Account, InputFigures, Missing, digits
+from dptune.measured import CLASSES, Account, InputFigures, Missing, digits, in_ms
+from dptune.present.amounts import ns_as_ms
 
 UNMETERED = {"preparing": "not metered"}
 
@@ -49,6 +50,15 @@ def test_an_account_that_does_not_balance_cannot_be_made():
 )
 def test_numbers_of_sentences_are_written_out(value, written):
     assert digits(value) == written
+
+
+@pytest.mark.parametrize("duration_ns", [0, 420_000, 4_200_000, 42_000_000, 420_100_000, 4_201_000_000])
+def test_a_duration_has_the_same_digits_in_a_sentence_as_in_a_table(duration_ns):
+    assert in_ms(duration_ns) == ns_as_ms(duration_ns)
+
+
+def test_a_short_duration_keeps_three_digits_in_a_sentence():
+    assert in_ms(49_300) == "0.0493"
 
 
 TRACED = Account(
