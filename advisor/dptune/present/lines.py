@@ -63,7 +63,7 @@ def wrapped(
     room = min(width, LONGEST_SENTENCE) if width <= WIDEST_ASKED else width
     folded = textwrap.wrap(
         wide,
-        max(room - (wide != clean), 20),  # a filler may be cut off its character
+        max(room, 20) - (wide != clean),  # a filler may be cut off its character
         initial_indent=indent,
         subsequent_indent=indent if then is None else then,
         break_on_hyphens=False,
