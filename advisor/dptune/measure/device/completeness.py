@@ -91,8 +91,9 @@ def _clocks_apart(columns: Columns, devices: list[Operations]) -> Loss | None:
         begin_ns, end_ns = device.span_ns
         busy_ns = Intervals.union(columns.ts_ns[device.rows], columns.ends(device.rows)).total_ns
         idle = 1 - busy_ns / max(1, end_ns - begin_ns)
-        what = ""
+        what, by_ns = "", first_ns
         if first_ns < -_APART_NS:
+            by_ns = -float(waited_ns.min())
             early = int((waited_ns < 0).sum())
             of_all = f"{early:,} of {len(waited_ns):,} device operations"
             what = f"{of_all} start before the call that launched them, by up to"
@@ -101,7 +102,7 @@ def _clocks_apart(columns: Columns, devices: list[Operations]) -> Loss | None:
             what = f"{idle_words}, but 99 % of its operations start later after their launch than"
         if what:
             why = "the clocks of host and device seem to differ, so causes of idle time are uncertain"
-            text = f"{what} {in_ms(abs(first_ns))} ms: {why}"
+            text = f"{what} {in_ms(by_ns)} ms: {why}"
             return Loss(code="clocks-apart", fatal=False, text=text)
     return None
 
