@@ -62,7 +62,7 @@ tests-alone: compiled # with nothing beside it: it measures what this machine an
 	@while [ -e "$(WAIT_FOR)" ]; do sleep 1; done
 	$(BIN)/python -m pytest -rs --durations=5 -m "alone and not thorough" $(ALONE)
 
-test-quick: compiled ## without recordings, other programs, public traces, pictures and the full-screen report: 70 seconds
+test-quick: compiled ## without recordings, other programs, public traces, pictures and the full-screen report: 40 seconds
 	@log=$$(mktemp); $(QUICK) $(FIRST_HALF) >"$$log" 2>&1 & first=$$!; \
 	$(QUICK) tests $(FIRST_HALF:%=--ignore=%); status=$$?; \
 	wait $$first || status=$$?; cat "$$log"; rm "$$log"; exit $$status
