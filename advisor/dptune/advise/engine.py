@@ -199,12 +199,12 @@ def summary(run: Run) -> RunSummary:
 
 
 def _set_from_outside(run: Run) -> list[str]:
-    """`ddp.bucket_cap_mb=1`, with why it had no effect where it had none."""
+    """`ddp.bucket_cap_mb=1`, with the reason where it did not take effect."""
     if run.record is None or not run.record.settings:
         return []
-    vain = without_effect(run.record.settings, list(run.facts.values())) if run.facts else {}
+    why = without_effect(run.record.settings, list(run.facts.values())) if run.facts else {}
     named = {name: f"{name}={written(value)}" for name, value in run.record.settings.items()}
-    return [f"{words} (did not take effect: {vain[name]})" if name in vain else words for name, words in named.items()]
+    return [f"{words} (did not take effect: {why[name]})" if name in why else words for name, words in named.items()]
 
 
 def _no_surer_than_medium(advice: Advice) -> Advice:

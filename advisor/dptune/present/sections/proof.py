@@ -62,7 +62,7 @@ def page(proof: Proof, width: int, predicted: str = "") -> Iterator[Line]:
         yield from labelled("Copy", f"{words}, so a script that writes there writes to your files.", width)
     for words in proof.rewritten:
         yield from labelled("Script", sentence(words), width, role="warning")
-    for name, why in _vain(proof).items():
+    for name, why in _without_effect(proof).items():
         yield from labelled("Setting", f"{name}: {why}", width, role="warning")
     for path, (trial, why) in _written_over(proof).items():
         words = f"{path}, while trial {trial.number} ({trial.side}) ran; trials had no copy of it: {why}"
@@ -135,7 +135,7 @@ def _step(proof: Proof, side: SideName) -> str:
     return f"{ns_as_ms(step_ns)} ms per step, the median of {several(proof.pairs, 'trial')}"
 
 
-def _vain(proof: Proof) -> dict[str, str]:
+def _without_effect(proof: Proof) -> dict[str, str]:
     return {name: why for trial in proof.trials for name, why in trial.without_effect.items()}
 
 

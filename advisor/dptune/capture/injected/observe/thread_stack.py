@@ -4,7 +4,7 @@ CPython 3.11 makes the object of a frame when it is asked for, which may start a
 such as `gc.callbacks`, can let the other thread go on: its frame returns, and the new object is written into memory
 that is no longer the frame's (python/cpython#111363; profilers of others crash in the same place). So no garbage is
 collected meanwhile. Other versions need nothing: up to 3.10 frames are objects, from 3.12 on a collection waits until
-no function in C runs. Without the interpreter's lock no stack can be read.
+no function in C runs. Without the GIL no stack can be read.
 
 Only functions in C run while frames are read, and between them no other thread gets the interpreter. So all frames are
 of one moment, and none outlives its call: a frame that is held keeps its tensors alive.
