@@ -104,7 +104,7 @@ class Server:
         request = {
             "words": words[1:],
             "environment": dict(environment),
-            "folder": str(folder or Path.cwd()),
+            "folder": str(Path(folder or ".").absolute()),
             "limits": [(number, resource.getrlimit(number)) for number in LIMITS],
         }
         with self._one, _taking_in():

@@ -122,6 +122,16 @@ def test_what_torch_names_once_its_compiler_is_used_keeps_no_script_from_being_f
     assert forks.why_started([sys.executable, *ALONE], environment(Path(), TORCHINDUCTOR_CACHE_DIR="cache")) is None
 
 
+def test_a_relative_folder_is_that_of_the_one_who_asks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "below").mkdir()
+    (tmp_path / "below" / "train.py").write_text("open('written', 'w').close()")
+    monkeypatch.chdir(tmp_path)
+    process = forks.popen([sys.executable, "train.py"], env=environment(tmp_path), cwd=Path("below"))
+    assert isinstance(process, forks.Forked)
+    assert process.wait() == 0
+    assert (tmp_path / "below" / "written").exists()
+
+
 def test_its_end_is_seen(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("import time; time.sleep(900)")
     process = forks.popen([sys.executable, "train.py"], env=environment(tmp_path), cwd=tmp_path)

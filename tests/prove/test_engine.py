@@ -355,7 +355,7 @@ def test_where_trials_write_is_told(project: Path) -> None:
     assert f"{project}/huge.pt is not copied (the total size limit of the copy is reached)" in done.stderr
     assert f"Changed{project}/big.bin,whiletrial1" in "".join(done.stdout.split())  # a long path is folded
     assert "trials had no copy of it: it is too large to copy" in " ".join(done.stdout.split())
-    assert f"Lacking{project}/pipe,whichtrialshadnocopyof:itisneitherafilenorafolder" in "".join(done.stdout.split())
+    assert f"Lacking{project}/pipe;trialshadnocopyofit:itisneitherafilenorafolder" in "".join(done.stdout.split())
     (proof,) = (project / "base" / "verified").glob("*/proof.json")
     assert "s3cret" not in proof.read_text()
     assert json.loads(proof.read_text())["command"] == "python train.py --out=/data/out --api-key <redacted>"
@@ -439,7 +439,7 @@ def test_what_the_run_has_already_is_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "base" / "verified").exists()
     report = " ".join(in_process.dptune("report", "base", "--full", cwd=tmp_path).stdout.split())
     made_none = "the script creates no DistributedDataParallel"
-    assert f"Set env.PAUSE=0.02; ddp.bucket_cap_mb=1 (no effect: {made_none})" in report
+    assert f"Set env.PAUSE=0.02; ddp.bucket_cap_mb=1 (did not take effect: {made_none})" in report
 
 
 @pytest.mark.thorough
@@ -532,7 +532,8 @@ def test_a_proof_of_another_command_says_so(project: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert "dptune: out of time: the same command with a longer --time-limit continues" in done.stderr
     report = " ".join(in_process.dptune("report", "base", "--full", cwd=project).stdout.split())
-    assert "env.PAUSE=0.03: inconclusive, of `python other.py`: out of time: 0 trials per side are too few" in report
+    words = r"env.PAUSE=0.03: inconclusive, of `python other.py`: out of time: \d+ trials per side are too few"
+    assert re.search(words, report)
     run("verify", "base", "--set", "env.PAUSE=0.03", *short, cwd=project)
     assert len([one for one in (project / "base" / "verified").iterdir() if one.is_dir()]) == 2
     damaged = next((project / "base" / "verified").glob("*/proof.json"))
