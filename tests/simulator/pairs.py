@@ -23,6 +23,7 @@ from tests.simulator.timeline import Timeline
 
 WARMUP = 4  # steps before the recording: the launch queue fills
 STEPS = 6  # recorded
+ALIKE = 3  # enough of them without noise
 
 
 @dataclass(frozen=True)

@@ -22,8 +22,6 @@ SMALL = {"layers": 6, "width": 512, "heads": 8, "tokens": 256, "batch": 4, "loss
 DDP = {**SMALL, "strategy": "ddp", "precision": "fp32", "optimizer": "foreach", "hook": "none"}
 FSDP = {**SMALL, "strategy": "fsdp", "precision": "fp32", "optimizer": "fused", "unit_layers": 1, "reshard": True}
 
-STEPS = 3  # recorded; without noise all are alike
-
 LOADER = Loader(workers=4, decode_us=20.0, pinned=True, sample_bytes=100_000)
 
 
@@ -37,9 +35,9 @@ def run_of(seed: int, chosen: dict[str, object], host: float, gb_per_s: float) -
 
 def told_and_true(run: Run, change: str, value: str, folder: Path) -> tuple[float, float, RunModel]:
     """The predicted step and the simulated one, as shares of the unchanged one."""
-    before = pairs.simulated(run, traced=True, steps=STEPS)
-    pairs.write_traces(run, before, folder, steps=STEPS)
-    after = pairs.simulated(CHANGES[change].apply(run, value), traced=True, steps=STEPS)
+    before = pairs.simulated(run, traced=True, steps=pairs.ALIKE)
+    pairs.write_traces(run, before, folder, steps=pairs.ALIKE)
+    after = pairs.simulated(CHANGES[change].apply(run, value), traced=True, steps=pairs.ALIKE)
     recorded = load([folder])
     model = RunModel.of(recorded, measure(recorded))
     words: dict[str, Value] = {"true": True, "false": False}
@@ -47,7 +45,7 @@ def told_and_true(run: Run, change: str, value: str, folder: Path) -> tuple[floa
     predicted = model.predict(setting)
     return (
         predicted.step_ns / model.step_ns,
-        pairs.mean_step_ns(after, STEPS) / pairs.mean_step_ns(before, STEPS),
+        pairs.mean_step_ns(after, pairs.ALIKE) / pairs.mean_step_ns(before, pairs.ALIKE),
         model,
     )
 
