@@ -17,7 +17,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.internal.conjecture import providers
 
-from . import installed, ordering, process_state
+from . import installed, kept_traces, ordering, process_state
 
 # `make tests` runs each property on so many examples, `make test-thorough` on more. How long an example takes is up to
 # what else the machine does. CI draws the same examples each time: what it finds is of the change it tests.
@@ -37,6 +37,7 @@ settings.load_profile("quick")
 gc.set_threshold(50_000, 20, 50)
 
 importlib.metadata.entry_points = installed.asked_once(importlib.metadata.entry_points)
+kept_traces.keep()
 
 # Tests that import torch in their own process do so as the scripts that tests start, in which it takes less.
 _WITHOUT_COMPILER = Path(__file__).parent / "without_compiler" / "sitecustomize.py"

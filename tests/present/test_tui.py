@@ -9,6 +9,7 @@ from textual.binding import Binding
 from textual.command import CommandList
 from textual.dom import DOMNode
 from textual.pilot import Pilot
+from textual.widgets._footer import FooterKey
 
 from dptune.advice import Report
 from dptune.present.tui.app import ReportApp
@@ -451,3 +452,25 @@ def test_help_names_each_key_once() -> None:
     named = [line.split("  ")[0] for line in lines[1 : lines.index("")]]
     assert {"+", "-", "n", "p"} <= set(named)
     assert len(named) == len(set(named))
+
+
+async def test_keys_are_made_anew_only_where_they_change(report: Report) -> None:
+    async with ReportApp(report).run_test(size=LARGE) as pilot:
+        await see(pilot, "⏎ Card e Evidence w Why y Copy code / Find ? Help q Quit", "2")
+        of_advice = list(pilot.app.query(FooterKey))
+        assert len(of_advice) == 7
+        pilot.app.screen.refresh_bindings()
+        await pilot.pause()
+        assert list(pilot.app.query(FooterKey)) == of_advice
+        await see(pilot, "/ Find ? Help q Quit", "1")
+        assert not [key for key in of_advice if key.is_attached]
+        assert not any(key.has_class("-compact") for key in pilot.app.query(FooterKey))
+
+
+async def test_the_width_of_a_key_is_known_before_its_style(report: Report, monkeypatch: pytest.MonkeyPatch) -> None:
+    set_to: list[bool] = []
+    monkeypatch.setattr(FooterKey, "_watch_compact", lambda _, compact: set_to.append(compact))
+    async with ReportApp(report).run_test(size=LARGE) as pilot:
+        await see(pilot, "⏎ Card e Evidence w Why y Copy code / Find ? Help q Quit", "2")
+        assert set_to
+        assert not any(set_to)

@@ -23,6 +23,7 @@ from tests.simulator.timeline import Timeline
 
 WARMUP = 4  # steps before the recording: the launch queue fills
 STEPS = 6  # recorded
+ALIKE = 3  # enough of them without noise
 
 
 @dataclass(frozen=True)
@@ -58,9 +59,9 @@ def accounts(timeline: Timeline, steps: int = STEPS) -> list[Account]:
     return [account(timeline, window) for window in step_windows(timeline, WARMUP, steps)]
 
 
-def mean_step_ns(timelines: list[Timeline]) -> int:
+def mean_step_ns(timelines: list[Timeline], steps: int = STEPS) -> int:
     """Over ranks and steps: what is predicted."""
-    return round(mean(step.window_ns for timeline in timelines for step in accounts(timeline)))
+    return round(mean(step.window_ns for timeline in timelines for step in accounts(timeline, steps)))
 
 
 def truth(run: Run, traced: list[Timeline], untraced: list[Timeline]) -> dict[str, Any]:
@@ -77,11 +78,11 @@ def truth(run: Run, traced: list[Timeline], untraced: list[Timeline]) -> dict[st
     }
 
 
-def write_traces(run: Run, timelines: list[Timeline], folder: Path) -> None:
+def write_traces(run: Run, timelines: list[Timeline], folder: Path, steps: int = STEPS) -> None:
     """The recorded steps of all ranks."""
     folder.mkdir(parents=True, exist_ok=True)
     for timeline in timelines:
-        kineto.write(timeline, run[0], run[1].ranks, WARMUP, STEPS, folder)
+        kineto.write(timeline, run[0], run[1].ranks, WARMUP, steps, folder)
 
 
 def write(pair: Pair, folder: Path) -> dict[str, Any]:

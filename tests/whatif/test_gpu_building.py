@@ -303,7 +303,7 @@ def test_recorded_steps_are_built_as_one_by_one(name: str) -> None:
 def test_simulated_steps_are_built_as_one_by_one(tmp_path: Path, seed: int, ranks: int, change: str) -> None:
     machine, settings = pairs.drawn(seed, ranks, change).before
     before = machine, replace(settings, layers=2, width=512, heads=8, tokens=128)
-    pairs.write_traces(before, pairs.simulated(before, traced=True), tmp_path)
+    pairs.write_traces(before, pairs.simulated(before, traced=True, steps=3), tmp_path, steps=3)
     made = compared(load([str(tmp_path)], cached=False))
     assert (Kind.ARRIVAL in {edge.kind for each in made.edges for edge in each}) == (ranks > 2)
     assert made.run() == made.recorded_ns

@@ -35,15 +35,19 @@ def run_of(seed: int, chosen: dict[str, object], host: float, gb_per_s: float) -
 
 def told_and_true(run: Run, change: str, value: str, folder: Path) -> tuple[float, float, RunModel]:
     """The predicted step and the simulated one, as shares of the unchanged one."""
-    before = pairs.simulated(run, traced=True)
-    pairs.write_traces(run, before, folder)
-    after = pairs.simulated(CHANGES[change].apply(run, value), traced=True)
+    before = pairs.simulated(run, traced=True, steps=pairs.ALIKE)
+    pairs.write_traces(run, before, folder, steps=pairs.ALIKE)
+    after = pairs.simulated(CHANGES[change].apply(run, value), traced=True, steps=pairs.ALIKE)
     recorded = load([folder])
     model = RunModel.of(recorded, measure(recorded))
     words: dict[str, Value] = {"true": True, "false": False}
     setting: dict[str, Value] = {change: words.get(value, value) if value.isalpha() else float(value)}
     predicted = model.predict(setting)
-    return predicted.step_ns / model.step_ns, pairs.mean_step_ns(after) / pairs.mean_step_ns(before), model
+    return (
+        predicted.step_ns / model.step_ns,
+        pairs.mean_step_ns(after, pairs.ALIKE) / pairs.mean_step_ns(before, pairs.ALIKE),
+        model,
+    )
 
 
 @pytest.mark.long

@@ -38,7 +38,8 @@ def simulated(micro_batches: int = 1, *, prefetch: int = 0, unit_layers: int = 1
     wanted = replace(settings.drawn(3, RANKS), **chosen)  # type: ignore[arg-type]
     run = machine.drawn(3, RANKS).without_noise(), wanted
     with TemporaryDirectory() as folder:
-        pairs.write_traces(run, pairs.simulated(run, traced=True), Path(folder))
+        timelines = pairs.simulated(run, traced=True, steps=pairs.ALIKE)
+        pairs.write_traces(run, timelines, Path(folder), steps=pairs.ALIKE)
         recorded = load([folder], cached=False)
         return RunModel.of(recorded, measure(recorded)).model  # type: ignore[return-value]
 

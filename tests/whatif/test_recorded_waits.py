@@ -94,8 +94,9 @@ def test_the_simulated_waits_are_those_that_the_records_name(tmp_path: Path) -> 
     for records in (True, False):
         chosen = replace(run[0], sync_records=records), run[1]
         folder = tmp_path / str(records)
-        pairs.write_traces(chosen, pairs.simulated(chosen, traced=True), folder)
+        timelines = pairs.simulated(chosen, traced=True, steps=pairs.ALIKE)
+        pairs.write_traces(chosen, timelines, folder, steps=pairs.ALIKE)
         told[records] = changed(program(load([folder])), {"host.times": 0.1}).step_ns()
     quick = replace(run[0], host=run[0].host.times(0.1)), run[1]
-    true_ns = pairs.mean_step_ns(pairs.simulated(quick, traced=True))
+    true_ns = pairs.mean_step_ns(pairs.simulated(quick, traced=True, steps=pairs.ALIKE), pairs.ALIKE)
     assert told[True] == pytest.approx(true_ns, rel=0.01)

@@ -241,7 +241,7 @@ def test_a_gpu_recording_of_ddp_is_compared_over_its_own_link():
 def test_units_of_a_trace_alone_are_compared_without_the_optimizers_state(tmp_path):
     """Without facts of dptune the optimizer is unknown; gradients that are reduced in both passes can be in one."""
     run = machine.drawn(3, 2).without_noise(), replace(settings.drawn(3, 2), **UNITS)
-    pairs.write_traces(run, pairs.simulated(run, traced=True), tmp_path)
+    pairs.write_traces(run, pairs.simulated(run, traced=True, steps=pairs.ALIKE), tmp_path, steps=pairs.ALIKE)
     own = json.loads(whatif(str(tmp_path), "--strategies", "--format", "json").stdout)
     names = ["FSDP, unchanged", "FSDP, kept gathered", "FSDP, reduced once", "DDP"]
     assert [one["name"] for one in own["strategies"]] == names

@@ -12,7 +12,7 @@ from textual.binding import Binding
 from textual.containers import Horizontal
 from textual.dom import DOMNode
 from textual.screen import Screen
-from textual.widgets import Footer, Static, TabbedContent, TabPane
+from textual.widgets import Static, TabbedContent, TabPane
 
 from dptune.advice import Advice, Report
 from dptune.measure.steps.history import step_history
@@ -26,6 +26,7 @@ from dptune.present.sections.rulebook import page_of
 from dptune.present.sections.traffic import collectives
 from dptune.present.tui.cards import Cards
 from dptune.present.tui.finder import Finder
+from dptune.present.tui.footer import Keys
 from dptune.present.tui.help import keys
 from dptune.present.tui.idle import Gaps, Idle
 from dptune.present.tui.overview import Overview, overview
@@ -154,7 +155,7 @@ class ReportApp(App[None]):
                 with TabPane("7 What if", id="whatif-tab"):
                     yield WhatIfPane(self._run, self._report, self._named)
         yield Finder()
-        yield Footer(show_command_palette=False)
+        yield Keys(show_command_palette=False)
 
     def _overview(self, width: int) -> Iterator[Line]:
         return overview(self._report, width, self._history, self._patches)

@@ -114,19 +114,28 @@ def hooks_times(program: Program, times: float) -> dict[Part, Mapping[int, float
     }
 
 
-def host_times(program: Program, part: Part, calls: Iterable[Sequence[int]]) -> dict[int, float]:
-    """By place what hosts spend on a part between the first and the last of several calls, and just after the last."""
-    following = {
-        edge.item: place for place in program.places(OF_HOST) for edge in program.edges[place] if edge.kind in OF_HOST
-    }
-    by_rank: dict[int, list[int]] = defaultdict(list)
-    spent_ns = program.spent_ns.get(part, {})
-    for place in sorted(spent_ns):
-        by_rank[program.ranks[place]].append(place)
-    found: dict[int, float] = {}
-    for places in calls:
-        of_rank = by_rank[program.ranks[places[0]]]
-        first, last = min(places), following.get(max(places), max(places))
-        for place in of_rank[bisect_left(of_rank, first) : bisect_left(of_rank, last + 1)]:
-            found[place] = spent_ns[place]
-    return found
+class HostTimes:
+    """What hosts spend on a part of a program, by place."""
+
+    def __init__(self, program: Program, part: Part) -> None:
+        self._ranks = program.ranks
+        self._following = {
+            edge.item: place
+            for place in program.places(OF_HOST)
+            for edge in program.edges[place]
+            if edge.kind in OF_HOST
+        }
+        self._spent_ns = program.spent_ns.get(part, {})
+        self._by_rank: dict[int, list[int]] = defaultdict(list)
+        for place in sorted(self._spent_ns):
+            self._by_rank[program.ranks[place]].append(place)
+
+    def around(self, calls: Iterable[Sequence[int]]) -> dict[int, float]:
+        """Between the first and the last of several calls, and just after the last; by place."""
+        found: dict[int, float] = {}
+        for places in calls:
+            of_rank = self._by_rank[self._ranks[places[0]]]
+            first, last = min(places), self._following.get(max(places), max(places))
+            for place in of_rank[bisect_left(of_rank, first) : bisect_left(of_rank, last + 1)]:
+                found[place] = self._spent_ns[place]
+        return found

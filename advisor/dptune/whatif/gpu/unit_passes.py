@@ -16,7 +16,7 @@ from dptune.whatif.gpu.assumed import Assumed, Side
 from dptune.whatif.gpu.graph import OF_HOST
 from dptune.whatif.gpu.parts import OUTSIDE, Part
 from dptune.whatif.gpu.program import Program
-from dptune.whatif.gpu.unit_editing import NO_REDUCTIONS, UnitEdit, host_times
+from dptune.whatif.gpu.unit_editing import NO_REDUCTIONS, HostTimes, UnitEdit
 from dptune.whatif.gpu.unit_reductions import UnitReduction
 
 # What adding a unit's gradients takes / copying them in. Adding reads two and writes one where a copy reads and writes
@@ -32,17 +32,18 @@ def reduced_once(program: Program, value: Value, side: Side) -> Program:
     if not program.unit_reductions:
         raise Missing(NO_REDUCTIONS)
     edit, kept = UnitEdit.of(program), list[UnitReduction]()
+    reducing = HostTimes(program, Part.UNIT_REDUCING)
     spared: dict[int, float] = {}
     for of_step in _passes(program).values():
         *silent, last = (of_step[number] for number in sorted(of_step))
         kept += last
         for number, units in enumerate(silent):
-            spared |= host_times(program, Part.UNIT_REDUCING, [unit.calls for unit in units])
+            spared |= reducing.around(unit.calls for unit in units)
             for unit in units:
                 edit.without_reduction(unit)
                 _keep(edit, unit, side, adding=number > 0, spared=spared)
         if silent:
-            _not_added(edit, silent[0], last, spared)
+            _not_added(edit, silent[0], last, reducing, spared)
             for unit in last:
                 _keep(edit, unit, side, adding=True, spared=spared, also=1.0)
     if len(kept) == len(program.unit_reductions):
@@ -81,7 +82,11 @@ def _keep(
 
 
 def _not_added(
-    edit: UnitEdit, first: Sequence[UnitReduction], last: Sequence[UnitReduction], spared: dict[int, float]
+    edit: UnitEdit,
+    first: Sequence[UnitReduction],
+    last: Sequence[UnitReduction],
+    reducing: HostTimes,
+    spared: dict[int, float],
 ) -> None:
     """The last pass adds no shards to those of earlier ones: after its collectives it does what the first one did."""
     before = {unit.unit: unit for unit in first}
@@ -92,8 +97,8 @@ def _not_added(
         for begin, end in unit.operations[len(alike.operations) :]:
             edit.edges[begin] = [edge.lasting(0.0) for edge in edit.edges[begin]]
             edit.edges[end] = [edge.lasting(0.0) for edge in edit.edges[end]]
-        now = host_times(edit.before, Part.UNIT_REDUCING, [unit.calls])
-        then = sum(host_times(edit.before, Part.UNIT_REDUCING, [alike.calls]).values())
+        now = reducing.around([unit.calls])
+        then = sum(reducing.around([alike.calls]).values())
         less = max(0.0, 1 - then / total) if (total := sum(now.values())) else 0.0
         spared.update({place: less * spent for place, spent in now.items()})
 
