@@ -1,19 +1,28 @@
 """What a step saves if shorter work replaces operators of a function; rules that know how much shorter it is."""
 
+from dataclasses import replace
+
 import pytest
 
 from dptune.measured import (
     BroadcastReduction,
+    DoubleFunction,
+    EagerAttention,
     FullSort,
     FunctionOperators,
     LongConvolution,
+    MemoryBoundFunction,
     OneHotProduct,
+    OperatorCost,
     OutputLoss,
+    SliceGradients,
+    UpsampledConvolution,
     UserCodeFigures,
 )
 from dptune.rule import RunView
-from dptune.runfile.facts import Facts
+from dptune.runfile.facts import Facts, OptimizerFacts
 from dptune.runfile.ignored_targets import IgnoredTargetFacts
+from dptune.runfile.weight_penalties import WeightPenaltyFacts
 from dptune.runfile.window import SampledFacts, Window
 from dptune.testing import account, facts_of, measured_run
 
@@ -123,6 +132,44 @@ RULED = {
         BroadcastReduction(**PAIRS, kind="squared", whole=[512, 512, 3]),
         (0.29, 0.82),
     ),
+    "attention": (
+        "DP619",
+        "attention",
+        EagerAttention(**PLACE, share=0.4, least_share=0.4, other_share=0.3, keys=768, head=64),
+        (0.06, 1.0),
+    ),
+    "slices": (
+        "DP622",
+        "slice_gradients",
+        SliceGradients(**PLACE, share=0.4, least_share=0.4, size=[64, 96], through="", saved_share=0.4),
+        (0.25, 0.95),
+    ),
+    "slices in a function of torch": (
+        "DP622",
+        "slice_gradients",
+        SliceGradients(**PLACE, share=0.4, least_share=0.4, size=[64, 96], through="jacobian", saved_share=0.4),
+        None,
+    ),
+    "upsampled": (
+        "DP624",
+        "upsampled_convolutions",
+        UpsampledConvolution(
+            **PLACE,
+            share=0.5,
+            least_share=0.5,
+            before=[4, 64, 8, 8],
+            after=[4, 64, 32, 32],
+            channels=4,
+            saved_share=0.4,
+        ),
+        (0.75, 1.05),
+    ),
+    "doubles": (
+        "DP402",
+        "double_functions",
+        DoubleFunction(**PLACE, share=0.4, least_share=0.4, operator="aten::mul"),
+        (0.1, 0.75),
+    ),
     "fft": (
         "DP615",
         "long_convolutions",
@@ -132,9 +179,18 @@ RULED = {
 }
 
 
+def with_figure(found, *ranks, device="cpu"):
+    """A run with a figure of the script's code, or with one of its own."""
+    of_code = {name: figure for name, figure in found.items() if name in UserCodeFigures.model_fields}
+    run = run_of(code_of(**of_code), *ranks, device=device)
+    others = {name: figure for name, figure in found.items() if name not in of_code}
+    return replace(run, measured=run.measured.model_copy(update=others))
+
+
 @pytest.mark.parametrize(("code", "figure", "found", "part"), RULED.values(), ids=RULED)
 def test_rules_give_the_part_that_their_remedy_saved_where_it_was_measured(code, figure, found, part):
-    (advice,) = RULES[code].check(run_of(code_of(**{figure: [found]})))
+    made, narrow = {figure: [found]}, facts(optimizers=[OptimizerFacts("SGD", dtypes=["float32"])])
+    (advice,) = RULES[code].check(with_figure(made, narrow))
     if part is None:
         assert (advice.saves.basis, advice.saves.low_share, advice.saves.high_share) == ("bound", 0, 0.4)
         return
@@ -142,7 +198,7 @@ def test_rules_give_the_part_that_their_remedy_saved_where_it_was_measured(code,
     assert (advice.saves.low_share, advice.saves.high_share) == pytest.approx(
         (LEAST * part[0] * 0.4, MOST * part[1] * 0.4)
     )
-    (on_gpu,) = RULES[code].check(run_of(code_of(**{figure: [found]}), device="cuda"))
+    (on_gpu,) = RULES[code].check(with_figure(made, narrow, device="cuda"))
     assert (on_gpu.saves.basis, on_gpu.saves.high_share) == ("bound", 0.4)
 
 
@@ -155,3 +211,18 @@ def test_rows_without_a_label(rows, basis):
     assert advice.saves.basis == basis
     if basis == "timed":
         assert advice.saves.low_share == pytest.approx(LEAST * 0.85 * 0.8 * 0.4)
+
+
+@pytest.mark.parametrize(("optimizer", "basis"), [("SGD", "timed"), ("Adam", "bound")])
+def test_a_penalty_that_weight_decay_replaces(optimizer, basis):
+    """Half of the function's time; the weight decay of Adam may take as long as the penalty."""
+    squares = [OperatorCost(name="aten::pow", calls=10, size=[], share=0.2)]
+    function = MemoryBoundFunction(**PLACE, share=0.4, least_share=0.4, runs=1, operators=squares, calls_backward=False)
+    penalty = WeightPenaltyFacts("score (train.py:20)", tensors=10, elements=2_000_000, passes=3, passes_seen=3)
+    rank = facts(optimizers=[OptimizerFacts(optimizer)], weight_penalty=penalty)
+    (advice,) = RULES["DP623"].check(run_of(code_of(memory_bound=[function]), rank))
+    assert advice.saves.basis == basis
+    if basis == "timed":
+        assert (advice.saves.low_share, advice.saves.high_share) == pytest.approx(
+            (LEAST * 0.65 * 0.2, MOST * 0.95 * 0.2)
+        )
