@@ -136,3 +136,19 @@ def test_sorts_that_another_operator_needs_are_none(tmp_path):
 
 def test_without_sizes_nothing_is_known(tmp_path):
     assert found_in(tmp_path, lambda at: [operator("aten::sort", at, at + 100)]) == []
+
+
+def test_over_ranks_the_most_and_the_least(tmp_path):
+    """A third rank sorts nothing."""
+    views = []
+    for rank, make in enumerate((argsort, lambda at: [*argsort(at), *argsort(at + 200)], lambda _: [])):
+        events = [python("songs.py(90): main", 0, 1000 * STEPS)]
+        for n in range(STEPS):
+            at = 1000 * n
+            events += [step(n, at, at + 1000), python("songs.py(38): update", at + 1, at + 499), *make(at + 10)]
+        (tmp_path / str(rank)).mkdir()
+        views.append(view(rank, load_events(tmp_path / str(rank), events).ranks[0].light))
+    (found,) = full_sorts(views[:2], {})
+    assert (found.rank, found.share, found.least_share) == (1, pytest.approx(0.22), pytest.approx(0.11))
+    (found,) = full_sorts(views, {})
+    assert (found.rank, found.share, found.least_share) == (1, pytest.approx(0.22), 0.0)

@@ -40,7 +40,7 @@ def test_a_single_process_shows_it_in_the_parameters_of_its_optimizer(ask, make_
         "The parameters that Adam updates are float64, set by `nn.Module.double` at train.py:65: "
         "float32 takes half the memory"
     )
-    assert advice.saves.high_share == pytest.approx(0.9)
+    assert (advice.saves.low_share, advice.saves.high_share) == pytest.approx((0.8 * 0.1 * 0.9, 1.1 * 0.75 * 0.9))
     assert (advice.evidence[0].label, advice.evidence[0].value) == ("dtype of the parameters", "float64")
     assert (advice.evidence[-1].label, advice.evidence[-1].value) == (
         "made float64 by",
@@ -98,3 +98,13 @@ def test_a_function_that_computes_on_doubles(ask, make_measured, make_facts):
     assert advice.fingerprint == "DP402:front"
     assert ask("DP402", make_measured(device="cpu", world=1, user_code=doubling(0.09)), [facts]) == []
     assert [one.fingerprint for one in ask("DP402", run, [make_facts(optimizers=[ADAM])])] != ["DP402:front"]
+
+
+def test_on_a_gpu_and_on_a_busy_machine_the_saving_is_a_bound(ask, make_measured, make_facts):
+    facts = make_facts(optimizers=[ADAM])
+    alone = {"world": 1, "world_size": 1, "wait_share": 0.1}
+    (on_gpu,) = ask("DP402", make_measured(**alone), [facts])
+    (busy,) = ask("DP402", make_measured(device="cpu", **alone), [facts], times_hold=False)
+    for advice in (on_gpu, busy):
+        assert (advice.saves.basis, advice.saves.low_share) == ("bound", 0)
+        assert advice.saves.high_share == pytest.approx(0.9)

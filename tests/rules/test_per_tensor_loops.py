@@ -1,12 +1,13 @@
 import pytest
 
 from dptune.measured import CodeSite, Missing, OperatorLoop, UserCodeFigures
+from dptune.rule import RunView
 from dptune.runfile.clipping import ClippingFacts
 from dptune.runfile.facts import OptimizerFacts
 from dptune.runfile.window import SampledFacts, Window
 
 
-def looping(measured, operator="aten::lerp_", calls=160.0, share=0.12, loops=(), **changed):
+def looping(measured, operator="aten::lerp_", calls=160.0, share=0.12, loops=(), device="cuda", **changed):
     site = CodeSite(
         **{
             "name": "update_average",
@@ -23,7 +24,8 @@ def looping(measured, operator="aten::lerp_", calls=160.0, share=0.12, loops=(),
             **changed,
         }
     )
-    return measured(user_code=UserCodeFigures(ranks=[0, 1], steps=2, basis="untraced", sites=[site], loops=list(loops)))
+    code = UserCodeFigures(ranks=[0, 1], steps=2, basis="untraced", sites=[site], loops=list(loops))
+    return measured(user_code=code, device=device)
 
 
 @pytest.fixture
@@ -138,3 +140,30 @@ def test_clipping_of_each_parameter_by_its_own_norm(ask, make_measured, facts, o
     ]  # one call for all, without foreach
     (advice,) = ask("DP608", measured, facts)
     assert ("one call of" in advice.title, advice.numerics) == (False, "same")
+
+
+def averaging(make_facts, parameters, looks=12):
+    """Two ranks: 12 of 100 samples are in the average."""
+    inside = SampledFacts(["main (train.py:9)", "update_average (ema.py:22)"], looks=looks, spent_ns=[looks])
+    others = SampledFacts(["main (train.py:12)"], "backward", looks=100 - looks, spent_ns=[100 - looks])
+    window = Window("untraced", 3, [20] * 5, sampled=[inside, others])
+    optimizer = OptimizerFacts("AdamW", parameter_tensors=160, parameters=parameters)
+    return [make_facts(rank=rank, optimizers=[optimizer], windows=[window]) for rank in (0, 1)]
+
+
+def test_of_small_tensors_the_part_that_one_call_saved_is_predicted(ask, make_measured, make_facts):
+    """Stack samples find 12 % of the step there, half of it in operators; the interval has their error."""
+    run = looping(make_measured, device="cpu", operator_share=0.5)
+    found = averaging(make_facts, 160 * 4096)
+    (advice,) = ask("DP608", run, found)
+    (whole,) = [RunView(run, found).sampled_share("update_average", "ema.py:20").by_rank[0]]
+    assert advice.saves.basis == "sampled"
+    assert advice.saves.low_share == pytest.approx(0.8 * 0.4 * 0.5 * whole.least)
+    assert advice.saves.predicted_share == pytest.approx(0.6 * 0.12)
+    assert advice.saves.high_share == pytest.approx(1.1 * 0.7 * whole.most)
+    for others in (
+        ask("DP608", run, averaging(make_facts, 160 * 4097)),  # larger tensors take as long in one call
+        ask("DP608", looping(make_measured, "aten::clamp_", device="cpu", operator_share=0.5), found),  # not measured
+        ask("DP608", run, found, times_hold=False),
+    ):
+        assert [(other.saves.basis, other.saves.low_share) for other in others] == [("bound", 0)]

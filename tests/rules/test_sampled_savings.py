@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from statistics import median
 
-from dptune.rule import savings
+from dptune.rule import removing
 
 RESULTS = Path(__file__).parents[1] / "benchmarks" / "results"
 THEN = 1.1  # times the largest sampled time was the upper end when the scripts of the first eight draws were read
@@ -28,7 +28,7 @@ def test_the_upper_end_is_where_nine_in_ten_measured_savings_are_below():
     found = list(pairs(now=False))
     assert len(found) >= 10
     assert median(saved / likely for saved, _, likely, _ in found) > THEN  # the samples find less than is saved
-    most = savings._SAMPLED_PART[1] / THEN
+    most = removing._SAMPLED_PART[1] / THEN
     inside = [low <= saved <= min(1.0, most * high) for saved, low, _, high in found]
     assert sum(inside) >= 0.9 * len(found)
     assert sum(saved <= high for saved, _, _, high in found) < 0.9 * len(found)  # with the earlier end

@@ -41,6 +41,7 @@ def test_fp16_autocast_on_a_cpu_that_emulates_it(ask, make_measured, make_facts)
     # least, and with the casts 75 + 5 % at most.
     assert advice.saves.low_share == pytest.approx(0.6)
     assert advice.saves.high_share == pytest.approx(0.8)
+    assert (advice.saves.basis, advice.saves.predicted_share) == ("timed", pytest.approx(0.675))
     assert (advice.impact, advice.confidence) == ("high", "high")
 
 

@@ -75,6 +75,7 @@ class FunctionOperators(Model):
     cost_ns: int = Field(description="time of these operators in a step of the detailed window")
     backward_ns: int = Field(description="time of their backward pass in such a step, by autograd's sequence numbers")
     share: float = Field(description="both / the step")
+    least_share: float = Field(0.0, description="the same on the rank where it takes least; 0 where a rank calls none")
 
 
 class ComputeFunction(FunctionOperators):

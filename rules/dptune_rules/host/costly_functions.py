@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Literal
 
-from dptune.advice import Advice, Confidence, Evidence, Impact
+from dptune.advice import Advice, Confidence, Evidence, Impact, Saving
 from dptune.measured import FunctionOperators
 from dptune.rule import Rule, RunView
 from dptune_rules.call_paths import call_path_evidence
@@ -47,10 +47,11 @@ def advice(
     numerics: Literal["same", "changes"],
     watch: str,
     saved_share: float | None = None,
+    saves: Saving | None = None,
 ) -> Advice:
     """The advice. `spends` ends the title after the share, `most` says what bounds the saving.
 
-    `saved_share` is that bound where it is not the function's share of the step.
+    `saved_share` is that bound where it is not the function's share of the step, `saves` a prediction if there is one.
     """
     where = run.hottest_line(function.name, function.at) or function.at
     return Advice(
@@ -61,7 +62,7 @@ def advice(
         title=f"`{function.name}` ({where}) spends {100 * function.share:.0f} % of the step {spends}",
         why=why,
         changes=[],
-        saves=run.bound(0.0, function.share if saved_share is None else saved_share, most),
+        saves=saves or run.bound(0.0, function.share if saved_share is None else saved_share, most),
         confidence=confidence,
         evidence=[
             *costs(f"{function.name} at {function.at}", function),

@@ -23,7 +23,8 @@ squared. `unbind`, `split` and `chunk` have one node, which writes each gradient
   `torch.autograd.grad(outputs[:, i].sum(), inputs, create_graph=True)` for each output i, or
   `torch.func.vmap(torch.func.jacrev(f))(inputs)`.
 
-The saving is an upper bound: the slices and all of this time. In `jacobian` and `hessian` it is the whole call with the
+On a CPU the saving is predicted from the part of this time that was saved in measurements (References). Otherwise it is
+an upper bound: the slices and all of this time. In `jacobian` and `hessian` the bound is the whole call with the
 backward pass through it, since the remedy computes no derivatives of one sample by another.
 
 ## When to leave it alone
@@ -37,18 +38,23 @@ backward pass through it, since the remedy computes no derivatives of one sample
 - torch.func.jacrev: https://pytorch.org/docs/stable/generated/torch.func.jacrev.html
 - The backward pass of `select` (`select_backward`, zeros of the input's size):
   https://github.com/pytorch/pytorch/blob/main/tools/autograd/derivatives.yaml
+- CPU time in turn, one thread, forward and backward, 16 to 128 slices of tensors with 8 to 128 samples and 8 to 128
+  columns: a loop over `unbind` with a `stack` at its end took 69 to 92 % less than over slices. For means of two
+  columns each, `split` took 26 to 65 % less; for means of 4 and 9 columns that overlap, `unfold` took 66 to 94 %
+  less.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dptune.advice import Advice, Evidence
+from dptune.advice import Advice, Evidence, Saving
 from dptune.measured import SliceGradients
 from dptune.rule import Rule, RunView, Threshold
 from dptune_rules.host.costly_functions import advice, seen_in_kernels
 
 WORTH_SHARE = Threshold("worth_share", 0.05, "identical steps differ by about 5 %: less is within this noise")
+SAVED_PART = (0.25, 0.75, 0.95)  # of the time of slices and their nodes, see References
 OF_BATCH = ("jacobian", "hessian")  # of torch.autograd.functional: they loop over operators without a batching rule
 CELL = "_cell"  # ends the operators of recurrent cells
 
@@ -95,7 +101,13 @@ def check(run: RunView) -> Iterator[Advice]:
             ],
             numerics="same",
             watch="Gradients agree up to floating-point rounding.",
+            saves=None if function.through else _predicted(run, function),
         )
+
+
+def _predicted(run: RunView, function: SliceGradients) -> Saving | None:
+    how = "unbind, split and unfold saved 26 to 94 % of loops over slices in measurements"
+    return run.replaced(function, SAVED_PART, how, of_all=min(1.0, function.saved_share / function.share))
 
 
 def _through(function: SliceGradients) -> str:

@@ -37,9 +37,11 @@ References.
     torch.optim.AdamW(model.parameters(), lr=lr, betas=betas, eps=eps, weight_decay=decay, fused=True)
 
 For Adam and AdamW on a CPU the saving is predicted from stack samples of untraced steps: from half of the loop's time
-to all of it, with the sampling error. Otherwise it is an upper bound: all time in the loop, or 55 % of it
-for SGD on large tensors. For a class of the script that has Adam in its name it is predicted in the same way,
-otherwise it is an upper bound. Time spent on unused rows of embedding tables is not counted: `dense-tables` reports it.
+to all of it, with the sampling error. Without samples in the loop it is predicted from the traced steps: at the lower
+end all of the profiler's overhead is taken to be in the loop. Otherwise it is an upper bound: all time in the loop, or
+55 % of it for SGD on large tensors. For a class of the script that has Adam in its name it is predicted from samples in
+the same way, otherwise it is an upper bound. Time spent on unused rows of embedding tables is not counted:
+`dense-tables` reports it.
 
 ## When to leave it alone
 
@@ -279,11 +281,18 @@ def _predicted(run: RunView, names: Collection[str], share: float, most: float, 
     """The saving for Adam and AdamW on a CPU, from stack samples in the optimizer's step; None for other optimizers.
 
     Samples include what a script or a library runs inside the step, so the trace's share of the loop limits them.
-    `most` and the result are scaled by `gain`, the part of the loop's time that fusing can save.
+    Without samples the traced loop counts, at the lower end without all of the profiler's overhead in a step. `most`
+    and the result are scaled by `gain`, the part of the loop's time that fusing can save.
     """
-    found = run.sampled_phase("optimizer") if set(names) <= set(ADAM) else None
-    if found is None:
+    if not set(names) <= set(ADAM) or not run.times_hold:
         return None
+    found = run.sampled_phase("optimizer")
+    if found is None:
+        stretch = max(1.0, run.measured.traced_step_ns / run.measured.recorded_step_ns)
+        least = max(0.0, share * stretch - (stretch - 1))
+        loop = Share(gain * min(least, share), gain * share, most)
+        how = "the optimizer's loop in traced steps; at the lower end without all profiler overhead of a step"
+        return run.removed({facts.rank: loop for facts in run.facts}, how, FUSED_SAVES, timed=True)
     by_rank = {
         rank: Share(gain * min(spent.least, share), gain * min(spent.likely, share), min(gain * spent.most, most))
         for rank, spent in found.by_rank.items()

@@ -20,8 +20,9 @@ pixels.
 
 in place of `self.classify(F.interpolate(features, size=size, mode="bilinear"))`.
 
-The saving is an upper bound: of the interpolation the part of the channels that the convolution drops, and of the
-convolution the part of the pixels that are interpolated.
+The saving is at most, of the interpolation, the part of the channels that the convolution drops, and of the convolution
+the part of the pixels that are interpolated. On a CPU it is predicted: from 0.75 to 1.05 times this, as measured
+(References). Otherwise it is an upper bound.
 
 ## When to leave it alone
 
@@ -33,19 +34,23 @@ convolution the part of the pixels that are interpolated.
 - torch.nn.functional.interpolate: https://pytorch.org/docs/stable/generated/torch.nn.functional.interpolate.html
 - Long, Shelhamer, Darrell, "Fully Convolutional Networks for Semantic Segmentation" (2015), which scores first and
   then upsamples: https://arxiv.org/abs/1411.4038
+- CPU time in turn, one thread, forward and backward, 32 to 256 channels to 2 to 19, upsampled 2 to 8 times, bilinear
+  and nearest: the other order saved 0.96 to 1.01 times the bound, and for 8 x 8 pixels of one sample 0.76 times.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dptune.advice import Advice, Evidence
+from dptune.advice import Advice, Evidence, Saving
 from dptune.measured import UpsampledConvolution
 from dptune.rule import Rule, RunView, Threshold
 from dptune_rules.call_paths import call_path_evidence
 from dptune_rules.host.costly_functions import costs, seen_in_kernels
 
 WORTH_SHARE = Threshold("worth_share", 0.05, "identical steps differ by about 5 %: less is within this noise")
+
+SAVED_PART = (0.75, 1.0, 1.05)  # of the upper bound, see References
 
 RULE = Rule(
     code="DP624",
@@ -83,7 +88,8 @@ def _advice(run: RunView, function: UpsampledConvolution, *, traced: bool) -> Ad
         "run the convolution first",
         why="The order does not change the result, and the convolution leaves fewer channels to upsample.",
         changes=[],
-        saves=run.bound(0.0, function.saved_share, "channels not upsampled, and pixels not convolved"),
+        saves=_predicted(run, function)
+        or run.bound(0.0, function.saved_share, "channels not upsampled, and pixels not convolved"),
         confidence="low" if traced or not run.times_hold else "medium",
         evidence=[
             *costs(f"{function.name} at {function.at}", function),
@@ -96,6 +102,12 @@ def _advice(run: RunView, function: UpsampledConvolution, *, traced: bool) -> Ad
         watch="Outputs agree up to floating-point rounding, if the convolution does not pad.",
         fingerprint=f"{RULE.code}:{function.name}",
     )
+
+
+def _predicted(run: RunView, function: UpsampledConvolution) -> Saving | None:
+    of_all = min(1.0, function.saved_share / function.share)
+    how = "the other order saved 0.75 to 1.05 times the part of dropped channels and added pixels in measurements"
+    return run.replaced(function, SAVED_PART, how, of_all=of_all)
 
 
 def _size(shape: list[int]) -> str:

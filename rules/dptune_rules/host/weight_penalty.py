@@ -22,7 +22,8 @@ For a penalty of `factor * sum(p.pow(2).sum() for p in parameters)`, leave it ou
 The same holds for `torch.optim.Adam`, `RMSprop`, `Adagrad` and others that add `weight_decay * p` to the gradient. Put
 weights that are not penalized in a parameter group with `weight_decay=0`.
 
-The saving is an upper bound: all of this time.
+With SGD on a CPU the saving is predicted: 0.65 to 0.95 times this time, as measured (References). Otherwise it is an
+upper bound: all of this time. `weight_decay` of Adam may itself take as long as the penalty.
 
 ## When to leave it alone
 
@@ -34,13 +35,15 @@ The saving is an upper bound: all of this time.
 
 - torch.optim.SGD, `weight_decay`: https://pytorch.org/docs/stable/generated/torch.optim.SGD.html
 - Loshchilov, Hutter, "Decoupled Weight Decay Regularization" (2019): https://arxiv.org/abs/1711.05101
+- CPU time in turn, one thread, 2 to 20 weight matrices with 32,768 to 6,078,464 numbers: `weight_decay` of SGD saved 68
+  to 94 % of the penalty's time, that of Adam between nothing and all of it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dptune.advice import Advice, Evidence
+from dptune.advice import Advice, Evidence, Saving
 from dptune.measured import MemoryBoundFunction
 from dptune.rule import Rule, RunView, Threshold, WeightPenaltyFacts
 
@@ -48,6 +51,8 @@ WORTH_SHARE = Threshold("worth_share", 0.05, "identical steps differ by about 5 
 SQUARING = ("pow", "square", "mul", "norm", "linalg_norm", "linalg_vector_norm", "sum", "mean")
 # Optimizers of torch.optim that add `weight_decay * parameter` to the gradient.
 COUPLED = ("SGD", "Adam", "RMSprop", "Adagrad", "Adadelta", "Adamax", "NAdam", "RAdam", "ASGD")
+
+SAVED_PART = (0.65, 0.82, 0.95)  # of its time, with SGD, see References
 
 RULE = Rule(
     code="DP623",
@@ -100,7 +105,8 @@ def _advice(
         why="The penalty reads all weights and adds a gradient as large as the model; the optimizer adds weight_decay "
         "in a pass that it makes anyway.",
         changes=[],
-        saves=run.bound(0.0, share, "the squares, their sums and their backward pass"),
+        saves=_predicted(run, function, share, optimizer)
+        or run.bound(0.0, share, "the squares, their sums and their backward pass"),
         confidence="medium" if run.times_hold else "low",
         evidence=[
             Evidence(label="weights in the penalty", value=penalty.elements),
@@ -112,6 +118,13 @@ def _advice(
         watch=_watch(optimizer, clips=clips),
         fingerprint=f"{RULE.code}:{name}",
     )
+
+
+def _predicted(run: RunView, function: MemoryBoundFunction, share: float, optimizer: str) -> Saving | None:
+    if optimizer != "SGD" or not function.share:
+        return None
+    how = "weight_decay of SGD saved 0.65 to 0.95 times as much in measurements"
+    return run.replaced(function, SAVED_PART, how, of_all=min(1.0, share / function.share))
 
 
 def _watch(optimizer: str, *, clips: bool) -> str:

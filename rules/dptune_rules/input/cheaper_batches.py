@@ -27,7 +27,7 @@ def by_index(
     if not preparing.tensor_bytes or preparing.tensor_bytes > SMALL_SAMPLE_BYTES * (loader.batch_size or 0):
         return None
     least, likely = (part * prepared for part in BY_INDEX_PART)
-    spent = {rank: Share(wait * least, wait * likely, max(most, wait * likely)) for rank, wait in _waits(run).items()}
+    spent = {rank: Share(wait * least, wait * likely, max(most, wait * likely)) for rank, wait in waits(run).items()}
     how = f"indexing a batch at once saves 60 % or more of preparing small samples of a {loader.dataset}"
     return run.removed(spent, how, BY_INDEX_SAVED, timed=True) if spent else None
 
@@ -39,24 +39,24 @@ def without_function(run: RunView, culprit: HotFunction, *, prepared: float, mos
     of any cheaper batch: the lines that call the function may go with it. `prepared`: the part of the wait in which
     batches are prepared.
     """
-    waits = _waits(run)
-    if not waits:
+    waited = waits(run)
+    if not waited:
         return None
     likely = culprit.share * (prepared if culprit.least is None else 1.0)
     least = likely if culprit.least is None else culprit.least
-    spent = {rank: Share(wait * least, wait * likely, max(most, wait * likely)) for rank, wait in waits.items()}
+    spent = {rank: Share(wait * least, wait * likely, max(most, wait * likely)) for rank, wait in waited.items()}
     how = f"if `{culprit.name}` took no time: it takes {100 * likely:.0f} % of the time that ranks wait for batches"
     return run.removed(spent, how, SAVED_PART)
 
 
-def _waits(run: RunView) -> Mapping[int, float]:
+def waits(run: RunView) -> Mapping[int, float]:
     """The share of the usual untraced steps that each rank waits for its loader; empty where it is not known of all."""
-    waits = {}
+    found = {}
     for facts in run.facts:
         window = facts.window("untraced")
         if window is None or not window.steps or len(window.loader_wait_ns) != window.steps:
             return {}
         waited, took = window.loader_wait_ns, window.durations_ns
         usual = window.usual_steps or range(window.steps)
-        waits[facts.rank] = sum(waited[at] for at in usual) / sum(took[at] for at in usual)
-    return waits
+        found[facts.rank] = sum(waited[at] for at in usual) / sum(took[at] for at in usual)
+    return found

@@ -24,9 +24,9 @@ and parameters then do not match, and `.double()` makes them match.
 Use `model.float()`, and `tensor.float()` where data comes from NumPy; remove `torch.set_default_dtype(torch.float64)`.
 In a function: convert the constant that is float64, for example a buffer made with NumPy, and drop casts to float64.
 
-The saving is an upper bound: all compute and communication, or all time of the function's operators. On a CPU expect
-half of it, and four fifths for convolutions, which oneDNN implements for float32 only; on a GPU without fast fp64
-expect nearly all compute.
+On a CPU the saving is predicted: 10 to 75 % of compute, and at most as much of exposed communication, or of the time of
+the function's operators (References). Otherwise it is an upper bound: all of it. Small operators save least, because
+calling them takes as long. On a GPU without fast fp64 expect nearly all compute.
 
 ## When to leave it alone
 
@@ -38,21 +38,28 @@ expect nearly all compute.
 - PyTorch, "Default dtype": https://pytorch.org/docs/stable/generated/torch.set_default_dtype.html
 - CUDA C++ Programming Guide, "Arithmetic Instructions", throughput by compute capability:
   https://docs.nvidia.com/cuda/cuda-c-programming-guide/
+- CPU time in turn, one thread, training steps: an LSTM took 75 % less in float32, convolutions and a TCN 49 to 59 %, an
+  attention layer 38 to 46 %, MLPs 27 to 51 %, and a GRU of 32 units 10 %. A linear network of 32 units took as long.
+  Pairs of a TCN on two ranks: 45 % less time per step.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from dptune.advice import Advice, Evidence, impact_of
+from dptune.advice import Advice, Evidence, Saving, impact_of
 from dptune.measured import DoubleFunction
-from dptune.rule import Rule, RunView, Threshold
+from dptune.rule import Rule, RunView, Share, Threshold
 from dptune_rules.call_paths import call_path_evidence
 from dptune_rules.host.costly_functions import costs
 
 WORTH_SHARE = Threshold("worth_share", 0.1, "of a function: float32 takes about half as long, 5 % of a step")
 
 WIDE = ("float64", "double")
+
+SAVED_PART = (0.1, 0.45, 0.75)  # of compute in float64, that float32 saved, see References
+SAVED_TIMES = (0.8, 1.1)  # these times: the lower and the upper end in another model
+MEASURED = "float32 saved 10 to 75 % of the time of models in measurements"
 
 RULE = Rule(
     code="DP402",
@@ -92,7 +99,7 @@ def check(run: RunView) -> Iterator[Advice]:
         title=f"The parameters {whose} are float64{place}: float32 takes half the memory{sends}",
         why="float64 takes twice the memory and bandwidth, and at most half the arithmetic throughput.",
         changes=[],
-        saves=run.bound(0.0, share, "compute and exposed communication"),
+        saves=_predicted(run) or run.bound(0.0, share, "compute and exposed communication"),
         confidence="high",
         evidence=[
             Evidence(label=label, value=", ".join(dtypes)),
@@ -108,6 +115,18 @@ def check(run: RunView) -> Iterator[Advice]:
     )
 
 
+def _predicted(run: RunView) -> Saving | None:
+    """The saving on CPUs where all of the model computes in float64; fewer bytes may not shorten what ranks wait."""
+    computed, sent = run.measured.share("compute_ns"), run.measured.share("exposed_communication_ns")
+    least, likely, most = SAVED_PART
+    whole = run.unstretched(computed + sent)
+    spent = Share(least * computed, likely * (computed + sent), most * whole)
+    if not run.times_hold:
+        return None
+    how = f"compute and exposed communication; {MEASURED}"
+    return run.removed({facts.rank: spent for facts in run.facts}, how, SAVED_TIMES, timed=True)
+
+
 def _of_function(run: RunView, function: DoubleFunction) -> Advice:
     where = run.hottest_line(function.name, function.at) or function.at
     return Advice(
@@ -120,7 +139,8 @@ def _of_function(run: RunView, function: DoubleFunction) -> Advice:
         why="float64 takes twice the memory and bandwidth, and at most half the arithmetic throughput. One float64 "
         "operand makes the results float64.",
         changes=[],
-        saves=run.bound(0.0, function.share, "the operators on float64 tensors and their backward pass"),
+        saves=run.replaced(function, SAVED_PART, MEASURED)
+        or run.bound(0.0, function.share, "the operators on float64 tensors and their backward pass"),
         confidence="medium",
         evidence=[
             *costs(f"{function.name} at {function.at}", function),

@@ -45,7 +45,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from dptune.advice import Advice, Change, Evidence, Location
+from dptune.advice import Advice, Change, Evidence, Location, Saving
 from dptune.measured import Missing
 from dptune.rule import Rule, RunView, Threshold
 
@@ -108,10 +108,7 @@ def _on_cpu(run: RunView, facts: Any) -> Iterator[Advice]:
         f"fp32, and {100 * min(1.0, taken[worst.operator]):.0f} % of the step",
         why=f"torch has no fast {dtype} implementation for this CPU.",
         changes=changes,
-        saves=run.bound(
-            *_between(run, slow, taken, shares.get("copy", 0.0)),
-            f"the {dtype} operators and casts, less their time in fp32; at least half the measured speedup",
-        ),
+        saves=_saving(run, dtype, lost, *_between(run, slow, taken, shares.get("copy", 0.0))),
         confidence="high",
         evidence=[
             *_speeds(slow),
@@ -128,6 +125,14 @@ def _on_cpu(run: RunView, facts: Any) -> Iterator[Advice]:
         else f"Keep the model in fp32: its parameters are {dtype} (.half() or .to(torch.{worst.dtype})).",
         fingerprint=f"{RULE.code}:precision.autocast",
     )
+
+
+def _saving(run: RunView, dtype: str, likely: float, low: float, high: float) -> Saving:
+    """Predicted by the measured speeds where the step time holds and something is saved at any size."""
+    how = f"the {dtype} operators and casts, less their time in fp32; at least half the measured speedup"
+    if not low or not run.times_hold:
+        return run.bound(low, high, how)
+    return run.timed(low, likely, high, how, saved_part=(1.0, 1.0))
 
 
 def _between(run: RunView, slow: Sequence[Any], taken: dict[str, float], copies: float) -> tuple[float, float]:

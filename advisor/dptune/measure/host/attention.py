@@ -18,7 +18,14 @@ from typing import Any
 import numpy as np
 
 from dptune.errors import TraceError
-from dptune.measure.host.by_function import LEAST_SHARE, outside_backward, taken_ns, whole_step_ns
+from dptune.measure.host.by_function import (
+    LEAST_SHARE,
+    longest_by,
+    outside_backward,
+    over_ranks,
+    taken_ns,
+    whole_step_ns,
+)
 from dptune.measure.host.callers import PYTHON_CATEGORIES, callers
 from dptune.measure.host.frames import is_scripts, library_of
 from dptune.measure.host.function_names import function_names
@@ -64,12 +71,12 @@ def eager_attention(views: Sequence[RankView], untraced_ns: Mapping[int, float])
 
     `untraced_ns` is the step time of ranks without the profiler, where it is known.
     """
-    kept: dict[tuple[str, str, str], EagerAttention] = {}
-    for found in (place for view in views if view.steps for place in _of_rank(view, untraced_ns.get(view.rank))):
-        key = found.name, found.at, found.module
-        if key not in kept or kept[key].share < found.share:
-            kept[key] = found
-    worth = [found for found in kept.values() if found.share >= LEAST_SHARE]
+    ranks = [
+        longest_by(_of_rank(view, untraced_ns.get(view.rank)), lambda found: (found.name, found.at, found.module))
+        for view in views
+        if view.steps
+    ]
+    worth = [found for found in over_ranks(ranks) if found.share >= LEAST_SHARE]
     return sorted(worth, key=lambda found: (-found.share, found.at))
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import TypeVar
@@ -96,15 +96,35 @@ def by_function(view: RankView, rows: Ints, untraced_ns: float | None) -> Iterat
         )
 
 
-def longest_first(found: Sequence[Found]) -> list[Found]:
-    """Each function once, on the rank where it spends most; without those that spend little."""
-    kept: dict[tuple[str, str], Found] = {}
-    for function in found:
-        key = (function.name, function.at)
-        if key not in kept or kept[key].share < function.share:
-            kept[key] = function
-    worth = [function for function in kept.values() if function.share >= LEAST_SHARE]
+def longest_first(of_ranks: Iterable[Iterable[Found]]) -> list[Found]:
+    """Each function once, on the rank where it spends most; without those that spend little.
+
+    A rank may spend in a function at several places, as in slices of several sizes: the one that takes most counts.
+    """
+    ranks = [longest_by(found, lambda function: (function.name, function.at)) for found in of_ranks]
+    worth = [function for function in over_ranks(ranks) if function.share >= LEAST_SHARE]
     return sorted(worth, key=lambda function: (-function.share, function.at))
+
+
+def over_ranks(ranks: Sequence[Mapping[Hashable, Found]]) -> list[Found]:
+    """Each once, on the rank where it spends most, with the share on that where it spends least."""
+    found = []
+    for key in dict.fromkeys(key for rank in ranks for key in rank):
+        having = [rank[key] for rank in ranks if key in rank]
+        least = min(function.share for function in having) if len(having) == len(ranks) else 0.0
+        most = max(having, key=lambda function: function.share)
+        found.append(most.model_copy(update={"least_share": least}))
+    return found
+
+
+def longest_by(found: Iterable[Found], key: Callable[[Found], Hashable]) -> dict[Hashable, Found]:
+    """By what they have in common, those that spend most."""
+    kept: dict[Hashable, Found] = {}
+    for function in found:
+        at = key(function)
+        if at not in kept or kept[at].share < function.share:
+            kept[at] = function
+    return kept
 
 
 def lengths_ns(columns: Columns, rows: Ints) -> Ints:

@@ -30,8 +30,7 @@ def compute_functions(views: Sequence[RankView]) -> list[ComputeFunction] | None
     Shares are of the traced step, whose operators and whole length the profiler slows alike.
     """
     stacked = [view for view in views if view.steps and has_stacks(view.columns)]
-    found = [function for view in stacked for function in _of_rank(view)]
-    return longest_first(found)[:MOST] if stacked else None
+    return longest_first(map(_of_rank, stacked))[:MOST] if stacked else None
 
 
 def _of_rank(view: RankView) -> Iterator[ComputeFunction]:

@@ -43,7 +43,7 @@ def memory_bound_functions(views: Sequence[RankView]) -> list[MemoryBoundFunctio
 
     Shares are of the traced step, whose operators and whole length the profiler slows alike.
     """
-    return longest_first([found for view in views for found in _of_rank(view)])
+    return longest_first(_of_rank(view) for view in views)
 
 
 def _of_rank(view: RankView) -> Iterator[MemoryBoundFunction]:

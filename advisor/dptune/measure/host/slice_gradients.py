@@ -37,7 +37,7 @@ def slice_gradients(views: Sequence[RankView], untraced_ns: Mapping[int, float])
 
     `untraced_ns` is the step time of ranks without the profiler, where it is known.
     """
-    return longest_first([found for view in views for found in _of_rank(view, untraced_ns.get(view.rank))])
+    return longest_first(_of_rank(view, untraced_ns.get(view.rank)) for view in views)
 
 
 def _of_rank(view: RankView, untraced_ns: float | None) -> Iterator[SliceGradients]:

@@ -43,7 +43,7 @@ def upsampled_convolutions(views: Sequence[RankView], untraced_ns: Mapping[int, 
 
     `untraced_ns` is the step time of ranks without the profiler, where it is known.
     """
-    return longest_first([found for view in views for found in _of_rank(view, untraced_ns.get(view.rank))])
+    return longest_first(_of_rank(view, untraced_ns.get(view.rank)) for view in views)
 
 
 def _of_rank(view: RankView, untraced_ns: float | None) -> Iterator[UpsampledConvolution]:
