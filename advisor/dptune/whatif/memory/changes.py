@@ -7,7 +7,15 @@ from dataclasses import replace
 
 from dptune.knobs import Value
 from dptune.measured import Missing
-from dptune.whatif.memory.dtypes import OF_DTYPE, WIDTH, autocast, model_dtype, parameter_dtype, reduce_dtype
+from dptune.whatif.memory.dtypes import (
+    OF_DTYPE,
+    WIDTH,
+    autocast,
+    copies_of_weights,
+    model_dtype,
+    parameter_dtype,
+    reduce_dtype,
+)
 from dptune.whatif.memory.model import MemoryModel, Moment, Sharding, group_size, sharding_of
 
 # Values that an optimizer keeps for each parameter, in its type. Source: torch.optim, `_init_group` of each.
@@ -50,8 +58,16 @@ def _batch(model: MemoryModel, value: Value) -> MemoryModel:
 
 
 def _times_the_batch(model: MemoryModel, value: Value) -> MemoryModel:
+    """Activations and temporaries in proportion, but 16-bit copies of weights, which autocast saves beside them."""
     times = float(value or 1)
-    return replace(model, moments=model.each(lambda moment: moment.scaled(activations=times, temporaries=times)))
+
+    def of(moment: Moment) -> Moment:
+        copies = min(moment.activations, copies_of_weights(model, moment)) if model.autocast else 0.0
+        larger = moment.scaled(activations=times, temporaries=times)
+        return replace(larger, activations=larger.activations + (1 - times) * copies)
+
+    unsure = abs(1 - times) * model.largest_parameter / 2 if model.autocast else 0.0  # which weights have copies
+    return replace(model, moments=model.each(of), doubt=model.doubt + unsure)
 
 
 def _bucket_view(model: MemoryModel, value: Value) -> MemoryModel:
