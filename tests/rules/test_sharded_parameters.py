@@ -170,6 +170,14 @@ def test_gathered_layers_that_are_kept_are_gathered_once(told):
     assert advice.confidence == "medium"
 
 
+def test_a_root_without_parameters_is_no_unit(told):
+    """It gathers nothing. Blocks and a root with an embedding are six."""
+    blocks = replace(SHARDED, mesh=[2])
+    for root, units in ((FsdpFacts(2, units=1, modules=["Net"]), 5), (FsdpFacts(2, units=1, mesh=[2]), 6)):
+        (advice,) = told(facts={"fsdp": [blocks, root]})
+        assert [one.value for one in advice.evidence if one.label == "sharded units"] == [units]
+
+
 def test_what_a_change_sets_is_not_repeated_below_it(told):
     room = {"device": DeviceFacts("cpu", available_bytes=10**9)}
     sharded = FsdpFacts(2, modules=["Block"], reshard_after_forward=True, mesh=[2], root=True, where="train.py:5")

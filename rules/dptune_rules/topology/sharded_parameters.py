@@ -157,7 +157,7 @@ def check(run: RunView) -> Iterator[Advice]:
         confidence="low" if kept or _is_doubtful(run, beyond_share) else "medium",
         evidence=[
             *exposed_rows(run, rows),
-            Evidence(label="sharded units", value=sum(fsdp.units for fsdp in sharded)),
+            Evidence(label="sharded units", value=_units(run)),
             *_memory(run),
             *([Evidence(label="forward passes before a backward pass", value=passes)] if repeated else []),
             *known("sharded at", where),
@@ -236,11 +236,17 @@ def _gathers(run: RunView) -> list[CommunicationFigures]:
 def _forward_passes(run: RunView, rows: list[CommunicationFigures]) -> float:
     """How often each unit is gathered for forward passes before a backward pass; 0 where that was not counted."""
     steps = sum(max((len(device.steps) for device in rank.devices), default=0) for rank in run.measured.ranks)
-    units = sum(fsdp.units for fsdp in run.any_facts().fsdp)
+    units = _units(run)
     calls = sum(row.calls for row in rows if row.known("phase") == "forward")
     window = run.any_facts().window("untraced")
     backwards = median(window.backwards) if window is not None and window.backwards else 0
     return calls / steps / units / backwards if steps and units and backwards else 0.0
+
+
+def _units(run: RunView) -> int:
+    """How many units gather parameters: a root without its own has no mesh."""
+    sharded = [fsdp for fsdp in run.any_facts("fsdp").fsdp if fsdp.offload is None]
+    return sum(fsdp.units for fsdp in [fsdp for fsdp in sharded if fsdp.mesh] or sharded)
 
 
 def _beyond_replicas_ns(run: RunView, rows: list[CommunicationFigures]) -> int:
