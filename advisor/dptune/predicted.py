@@ -74,7 +74,7 @@ class BucketSize(Model):
 
 
 class Strategy(Figures):
-    """One way to distribute the work over the ranks. The step time is bounded, not predicted."""
+    """One way to distribute the work over the ranks. Its step time is predicted or bounded."""
 
     name: str = Field(description="the strategy in words")
     state_bytes: Figure[int] = Field(
@@ -82,9 +82,10 @@ class Strategy(Figures):
     )
     rank_bytes: Figure[int] = Field(ABSENT, description="peak memory of the tensors of one rank")
     fits: Fits = Field("unknown", description="whether that fits in 90 % of what a rank may use")
-    low_ns: int = Field(description="lower bound of the step")
+    step_ns: Figure[int] = Field(ABSENT, description="predicted step; missing where only bounds of it are known")
+    low_ns: Figure[int] = Field(ABSENT, description="lower end of the step's interval, or its lower bound")
     high_ns: Figure[int] = Field(
-        ABSENT, description="upper bound of the step; missing where only the lower bound is known"
+        ABSENT, description="upper end of that interval, or upper bound; missing where only the lower bound is known"
     )
     samples_times: int = Field(1, description="samples of that step / of the current step")
 

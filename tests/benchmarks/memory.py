@@ -29,6 +29,15 @@ RESULTS = HERE / "results" / "memory.json"
 WINDOWS = ("--warmup", "3", "--untraced", "2", "--light", "3", "--detailed", "2", "--no-links")
 SEVERAL = ("--nproc-per-node", "2")
 MIB = 2**20
+KINDS = {
+    "batch": ("loader.batch_size",),
+    "resharding": ("fsdp.reshard_after_forward",),
+    "units": ("fsdp.units",),
+    "DDP or `fully_shard`": ("wrapper",),
+    "checkpointing": ("memory.checkpointing",),
+    "optimizer": ("optimizer.",),
+    "dtype": ("model.dtype", "precision.", "fsdp.param_dtype", "fsdp.reduce_dtype"),
+}
 # By model: the function of memory_train.py that builds it, the class of its blocks, the optimizer; and its blocks.
 TRACKED = {
     "transformer": ("transformer", "Attention", "adamw"),
@@ -207,6 +216,20 @@ def table(rows: list[dict[str, Any]]) -> Iterator[str]:
                 f"{len(changed)} changes {name}: median error {100 * median(errors):.1f} %, largest "
                 f"{100 * max(errors):.1f} %, {within} within 7 %, {inside} inside their interval."
             )
+    yield from by_kind([row for row in rows if row["settings"]])
+
+
+def by_kind(rows: list[dict[str, Any]]) -> Iterator[str]:
+    """The errors by what changes; a change of several settings counts for each."""
+    yield ""
+    yield "| what changes | changes | median error | largest | within 7 % | inside |"
+    yield "|---|--:|--:|--:|--:|--:|"
+    for kind, names in KINDS.items():
+        chosen = [row for row in rows if any(word.startswith(names) for word in row["settings"].split())]
+        errors = [abs(row["peak_bytes"] / row["counted_bytes"] - 1) for row in chosen]
+        inside = sum(row["low_bytes"] <= row["counted_bytes"] <= row["high_bytes"] for row in chosen)
+        figures = f"{100 * median(errors):.1f} % | {100 * max(errors):.1f} %"
+        yield f"| {kind} | {len(chosen)} | {figures} | {sum(error <= 0.07 for error in errors)} | {inside} |"
 
 
 def request(base: str, options: tuple[str, ...]) -> TrackedMemoryRequest | None:

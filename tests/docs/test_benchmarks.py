@@ -35,6 +35,7 @@ ROOT = Path(__file__).parents[2]
         ("stragglers", "tests/benchmarks/RULES_TRIED"),
         ("planted_fsdp", "tests/benchmarks/RULES_TRIED"),
         ("gate", "tests/benchmarks/PROOFS"),
+        ("memory", "tests/benchmarks/MEMORY"),
     ],
 )
 def test_tables_are_quoted_from_the_results(benchmark: str, page: str) -> None:

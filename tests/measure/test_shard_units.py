@@ -74,6 +74,35 @@ def test_by_hand(tmp_path):
         _ = found.held_bytes
 
 
+def test_waiting_is_unknown_where_other_ranks_were_not_read(tmp_path):
+    """Of one rank of two, exposed communication may be waiting: it is no sum without it, and none of 0."""
+    alone = copied(tmp_path, "rank-00000")
+    one, both = (reading.measured(folder).shard_units.rows for folder in (alone, SAMPLES / "ranks-nccl-fsdp"))
+    assert all(row.known("waiting_ns") is None for row in one)
+    assert all("include waiting" in row.missing["waiting_ns"] for row in one)
+    assert [row.sending_ns for row in one] == [row.exposed_ns for row in one]
+    assert sum(row.waiting_ns for row in both) > 0.1 * sum(row.exposed_ns for row in both)
+    assert [row.sending_ns for row in both] == [row.exposed_ns - row.waiting_ns for row in both]
+    text = shown(reading.measured(alone))
+    assert "waiting not measured: calls of several ranks could not be matched" in text
+    assert "ms of communication, with waiting: how much stays exposed depends on how long ranks wait." in text
+    assert "stay exposed, even if" not in text
+    assert "Waiting: the part" not in text
+
+
+def copied(folder, rank):
+    """A folder with the trace of one rank of the two on a card."""
+    name = f"{rank}.trace.json.gz"
+    (folder / name).write_bytes((SAMPLES / "ranks-nccl-fsdp" / name).read_bytes())
+    return folder
+
+
+def shown(measured):
+    """The section as one line of text."""
+    lines = fsdp(SimpleNamespace(measured=measured), 80)
+    return " ".join("".join(span.text for span in line).strip() for line in lines)
+
+
 def test_without_ranges_of_units_it_says_so(tmp_path):
     events = [event for event in EVENTS if not event["name"].startswith("FSDP::all_gather")]
     events = [event for event in events if not event["name"].startswith("FSDP::post_backward_reduce")]

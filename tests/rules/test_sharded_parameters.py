@@ -86,6 +86,21 @@ def test_keeping_layers_gathered_spares_what_backward_passes_gather(told):
     assert told(rows=[("all_gather", "backward", 0.3)], **many) == []
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_replicas_are_no_alternative_to_units_in_16_bits(told, dtype):
+    """DistributedDataParallel would compute in fp32. Layers can stay gathered; on a CPU, where that memory is known."""
+    rows = ("all_gather", "forward", 0.06), ("all_gather", "backward", 0.08)
+    narrow = replace(SHARDED, parameter_dtype=dtype)
+    (advice,) = told(device="cuda", peak=50_000, rows=rows, sharded=narrow)
+    assert advice.title.endswith("`reshard_after_forward=False` gathers each layer once")
+    assert {change.knob for change in advice.changes} == {"fsdp.reshard_after_forward"}
+    assert "DistributedDataParallel" not in f"{advice.remedy} {advice.watch}"
+    assert told(device="cuda", peak=80_000, rows=rows, sharded=narrow) == []
+    assert told(rows=rows, sharded=narrow) == []
+    (whole,) = told(device="cuda", peak=50_000, rows=rows, sharded=replace(SHARDED, parameter_dtype="float32"))
+    assert whole.title.endswith("DistributedDataParallel needs no all-gathers")
+
+
 def test_quiet(told):
     assert told(rows=[("all_gather", "forward", 0.04)]) == []
     (advice,) = told(rows=[("all_gather", "forward", 0.06)])  # less than a healthy script may pay
@@ -153,6 +168,14 @@ def test_gathered_layers_that_are_kept_are_gathered_once(told):
     (advice,) = told(facts=room)
     assert "Or pass `reshard_after_forward=False`, which needs less memory (to try it: " in advice.remedy
     assert advice.confidence == "medium"
+
+
+def test_a_root_without_parameters_is_no_unit(told):
+    """It gathers nothing. Blocks and a root with an embedding are six."""
+    blocks = replace(SHARDED, mesh=[2])
+    for root, units in ((FsdpFacts(2, units=1, modules=["Net"]), 5), (FsdpFacts(2, units=1, mesh=[2]), 6)):
+        (advice,) = told(facts={"fsdp": [blocks, root]})
+        assert [one.value for one in advice.evidence if one.label == "sharded units"] == [units]
 
 
 def test_what_a_change_sets_is_not_repeated_below_it(told):

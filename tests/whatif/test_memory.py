@@ -222,6 +222,14 @@ def test_gathered_dtype_leaves_shards_and_state_as_wide(units):
     assert changed(after, {"fsdp.param_dtype": "fp32"}).sharding == units.sharding
 
 
+def test_replicas_of_units_in_16_bits_compute_in_fp32(units):
+    """DistributedDataParallel knows no param_dtype: activations are as wide as those of units in fp32."""
+    narrow = changed(units, {"fsdp.param_dtype": "bf16"})
+    wide, whole = (changed(model, {"wrapper": "ddp"}) for model in (narrow, units))
+    assert [each.activations for each in wide.moments] == pytest.approx([each.activations for each in whole.moments])
+    assert (wide.held, wide.doubt > whole.doubt) == (whole.held, True)
+
+
 def test_buffers_of_reductions_in_16_bits(units):
     """Of gloo a unit's gradients with two buffers, each half as large: 3.5 units, not 4; 2 roots at the end, not 3."""
     after = changed(units, {"fsdp.reduce_dtype": "bf16"})

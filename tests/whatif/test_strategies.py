@@ -94,8 +94,8 @@ def test_each_by_hand():
     """Of four ranks; the state of Adam is twice as large as the parameters, and buckets as large as them."""
     assert told() == {
         "DDP, unchanged": (5 * SIZE, STEP, STEP, 1),
-        "DDP, half as often": (5 * SIZE, STEP + FLOOR - OPTIMIZER, STEP + FLOOR, 2),
-        "DDP, a quarter as often": (5 * SIZE, STEP + 3 * (FLOOR - OPTIMIZER), STEP + 3 * FLOOR, 4),
+        "DDP, 1/2 as often": (5 * SIZE, STEP + FLOOR - OPTIMIZER, STEP + FLOOR, 2),
+        "DDP, 1/4 as often": (5 * SIZE, STEP + 3 * (FLOOR - OPTIMIZER), STEP + 3 * FLOOR, 4),
         # At most each of six tensors is sent by itself: 40 ms, and 2 ms each time.
         "ZeRO-1": (3 * SIZE + SIZE // 2, STEP + HALF - OPTIMIZER * 3 // 4, STEP + 40 * MS + 6 * 2 * MS, 1),
         # Three halves of an all-reduce are 63 ms, more than what is computed then.
@@ -108,12 +108,18 @@ def test_gradients_that_are_views_of_buckets_need_no_others():
     assert (own["DDP, unchanged"][0], own["ZeRO-1"][0]) == (4 * SIZE, 2 * SIZE + SIZE // 2)
 
 
+def test_only_the_unchanged_run_has_a_step_without_a_model():
+    found = strategies(facts(), measured(), LINK, STEP, FLOOR)
+    assert [one.known("step_ns") for one in found] == [STEP, None, None, None, None]
+    assert {one.missing["step_ns"] for one in found[1:]} == {"only bounds of its step are known"}
+
+
 def test_what_is_not_known_has_no_upper_bound():
     found = strategies(facts(ddp=[DdpFacts("Net", gradient_bytes=SIZE)]), measured(), LINK, STEP, FLOOR)
     why = {one.name: one.missing.get("high_ns") for one in found}
     assert why["ZeRO-1"] == "the number of tensors was not recorded"
     assert why["FSDP"] == "the cost of gathering each unit is known only after running it"
-    assert not why["DDP, a quarter as often"]
+    assert not why["DDP, 1/4 as often"]
 
 
 def test_layers_are_gathered_in_each_backward_pass():
@@ -139,6 +145,7 @@ def test_shards_within_hosts_are_predicted():
     found = with_units(strategies(facts("aabb"), measured(), LINK, STEP, FLOOR), model, predict)
     sharded, hybrid = found[-2:]
     assert (sharded.name, sharded.low_ns, sharded.high_ns) == ("FSDP, 8 units", 70 * MS, 90 * MS)
+    assert (sharded.step_ns, hybrid.step_ns) == (80 * MS, 60 * MS)
     assert (hybrid.name, hybrid.high_ns, hybrid.low_ns) == ("HSDP", 70 * MS, 50 * MS)
     assert "high_ns" not in {**sharded.missing, **hybrid.missing}
 
@@ -201,7 +208,7 @@ def test_a_recording_with_its_link_is_compared():
     done = whatif(sample, "--strategies")
     assert done.returncode == 0, done.stderr
     assert "Strategies" in done.stdout
-    for name in ("DDP, unchanged", "a quarter as often", "ZeRO-1", "FSDP"):
+    for name in ("DDP, unchanged", "1/4 as often", "ZeRO-1", "FSDP"):
         assert name in done.stdout
     own = json.loads(whatif(sample, "--strategies", "--format", "json").stdout)
     first = own["strategies"][0]
@@ -227,13 +234,14 @@ def test_a_gpu_recording_of_units_is_compared():
     for name, change in (("FSDP, kept gathered", "fsdp.reshard_after_forward=false"), ("DDP", "wrapper=ddp")):
         told = whatif(str(SAMPLES / "gpu" / "ranks-nccl-fsdp"), "--set", change, "--format", "json").stdout
         (alone,) = json.loads(told)["predictions"]
-        assert (found[name]["low_ns"], found[name]["high_ns"]) == (alone["low_ns"], alone["high_ns"])
+        assert all(found[name][of_step] == alone[of_step] for of_step in ("step_ns", "low_ns", "high_ns"))
+        assert "did not measure tensors" in found[name]["missing"]["rank_bytes"]
 
 
 @pytest.mark.long
 def test_a_gpu_recording_of_ddp_is_compared_over_its_own_link():
     own = json.loads(whatif(str(SAMPLES / "gpu" / "ranks-nccl-ddp"), "--strategies", "--format", "json").stdout)
-    assert {"DDP, unchanged", "DDP, half as often", "ZeRO-1", "FSDP"} <= {one["name"] for one in own["strategies"]}
+    assert {"DDP, unchanged", "DDP, 1/2 as often", "ZeRO-1", "FSDP"} <= {one["name"] for one in own["strategies"]}
     assert all(one["rank_bytes"] for one in own["strategies"])
 
 
@@ -266,5 +274,19 @@ def test_units_of_unknown_size_are_compared_by_their_steps(findings):
     own = json.loads(whatif(made, "--strategies", "--format", "json").stdout)
     kept = next(one for one in own["strategies"] if one["name"] == "FSDP, kept gathered")
     assert kept["low_ns"] < kept["high_ns"] < own["measured_ns"]
-    assert "size of a collective" in kept["missing"]["state_bytes"]
-    assert "reduce-scatters" in next(one for one in own["strategies"] if one["name"] == "DDP")["missing"]["high_ns"]
+    assert kept["low_ns"] < kept["step_ns"] < kept["high_ns"]
+    assert "optimizer's state" in kept["missing"]["state_bytes"]
+    ddp = next(one for one in own["strategies"] if one["name"] == "DDP")
+    assert (ddp["step_ns"], ddp["low_ns"], ddp["high_ns"]) == (None, None, None)  # no bound of 0 ms
+    assert all("reduce-scatters" in ddp["missing"][name] for name in ("step_ns", "low_ns", "high_ns"))
+
+
+@pytest.mark.parametrize("sample", ["accumulation_without_no_sync", "gpu/ranks-nccl-ddp", "gpu/ranks-nccl-fsdp"])
+@pytest.mark.long
+def test_strategies_are_a_table_on_80_columns(sample):
+    page = in_process.dptune("whatif", str(SAMPLES / sample), "--strategies", COLUMNS="80").stdout.splitlines()
+    at = next(number for number, line in enumerate(page) if line.startswith("Strategies"))
+    assert page[at + 1].split()[0] == "strategy"
+    rows = page[at + 2 : at + 5]
+    assert all(line.startswith(("  DDP", "  FSDP")) for line in rows), rows
+    assert max(map(len, page)) <= 80

@@ -248,6 +248,14 @@ def test_units_in_buckets():
     assert buckets.caps == Caps.of(1.0)
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_units_in_16_bits_do_not_show_steps_in_fp32(dtype):
+    known = model()
+    narrow = replace(known, sharding=replace(known.sharding, parameter_dtype=dtype))
+    with pytest.raises(Missing, match="units compute in 16 bits"):
+        changed(narrow, {"wrapper": "ddp"})
+
+
 def test_gradients_in_units():
     """The gradient that is ready first is in the unit that runs last."""
     gradients = Pass(5.0, 60.0, 80.0, (20.0, 40.0, 60.0, 80.0))

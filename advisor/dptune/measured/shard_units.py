@@ -26,7 +26,7 @@ class UnitFigures(Figures):
     shortest_ns: int = Field(description="shortest duration over calls and ranks: the least waiting")
     hidden_ns: int = Field(description="overlapped by compute")
     exposed_ns: int = Field(description="not overlapped by compute")
-    waiting_ns: int = Field(description="the part of the exposed time that waits for a late rank")
+    waiting_ns: Figure[int] = Field(ABSENT, description="the part of the exposed time that waits for a late rank")
     neighbour_compute_ns: int = Field(
         description="compute that could overlap it: of the unit before it for an all-gather, as prefetching one unit "
         "would, of the unit after it for other collectives"
@@ -38,8 +38,13 @@ class UnitFigures(Figures):
 
     @property
     def hideable_ns(self) -> int:
-        """Exposed time without waiting that is no longer than the neighbouring unit's compute."""
-        return min(self.neighbour_compute_ns, self.exposed_ns - self.waiting_ns)
+        """Sent time that is no longer than the neighbouring unit's compute."""
+        return min(self.neighbour_compute_ns, self.sending_ns)
+
+    @property
+    def sending_ns(self) -> int:
+        """Exposed time without waiting; with it where it is not known how long ranks wait."""
+        return self.exposed_ns - (self.known("waiting_ns") or 0)
 
 
 class ShardPolicy(Model):

@@ -39,9 +39,10 @@ from dptune.whatif.cpu.wire import Link
 from dptune.whatif.memory.model import ranks_of_a_host
 from dptune.whatif.memory.predicting import predict_memory
 
-LESS_OFTEN = {2: "DDP, half as often", 4: "DDP, a quarter as often"}
+UNCHANGED = "DDP, unchanged"
+LESS_OFTEN = {2: "DDP, 1/2 as often", 4: "DDP, 1/4 as often"}
 _CHANGES: dict[str, dict[str, Value]] = {
-    "DDP, unchanged": {},
+    UNCHANGED: {},
     **{name: {} for name in LESS_OFTEN.values()},
     "ZeRO-1": {"optimizer.sharded": True},
     "FSDP": {"wrapper": "fsdp"},
@@ -58,6 +59,7 @@ _OF_SHARDED, _OF_REPLICATED = ("FSDP, kept gathered", "DDP"), ("ZeRO-1", "FSDP",
 _UNITS = re.compile(r"FSDP, (\d+) units")
 FULL_SHARE = 0.9  # of a device's memory, that may be taken
 NO_ACTIVATIONS = "the allocations of a step were not recorded: record a detailed window (--detailed 2)"
+_BOUNDED = "only bounds of its step are known"
 _BY_UNITS = Missing("the cost of gathering each unit is known only after running it")
 # Values that an optimizer keeps for each parameter, in its type, at most.
 STATE = {"Adam": 2, "AdamW": 2, "NAdam": 2, "RAdam": 2, "Adamax": 2, "Adagrad": 1, "RMSprop": 1, "SGD": 1}
@@ -87,10 +89,13 @@ def strategies(
         missing = {"rank_bytes": NO_ACTIVATIONS} if kept is None else {}
         if isinstance(high_ns, Missing):
             missing["high_ns"] = high_ns.reason
+        if name != UNCHANGED:
+            missing["step_ns"] = _BOUNDED
         return Strategy(
             name=name,
             state_bytes=round(holds),
             rank_bytes=None if kept is None else round(holds + kept),
+            step_ns=round(step_ns) if name == UNCHANGED else None,
             low_ns=round(max(low_ns, 0.0)),
             high_ns=None if isinstance(high_ns, Missing) else round(max(high_ns, low_ns, 0.0)),
             samples_times=times,
@@ -98,7 +103,7 @@ def strategies(
         )
 
     def strategies() -> Iterator[Strategy]:
-        yield one("DDP, unchanged", replicated + optimizer_bytes, step_ns, step_ns)
+        yield one(UNCHANGED, replicated + optimizer_bytes, step_ns, step_ns)
         for count, name in LESS_OFTEN.items():
             more = (count - 1) * floor_ns
             yield one(
@@ -124,8 +129,10 @@ def with_memory(strategy: Strategy, measured: Measured, facts: Sequence[Facts]) 
         return strategy
     memory = predict_memory(measured, facts, changes)
     peak = memory.known("peak_bytes")
-    if peak is None:
+    if peak is None and strategy.known("rank_bytes") is not None:
         return strategy
+    if peak is None:
+        return strategy.model_copy(update={"missing": {**strategy.missing, "rank_bytes": memory.missing["peak_bytes"]}})
     missing = {name: why for name, why in strategy.missing.items() if name != "rank_bytes"}
     return strategy.model_copy(update={"rank_bytes": peak, "fits": memory.fits, "missing": missing})
 

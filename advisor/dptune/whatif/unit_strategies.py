@@ -21,6 +21,7 @@ from dptune.whatif.strategies import NO_ACTIVATIONS, STATE
 
 Predict = Callable[[Mapping[str, Value]], Prediction]
 _FSDP, _HSDP = "FSDP", "HSDP"
+_OF_STEP = ("step_ns", "low_ns", "high_ns")
 _NO_STATE = "the size of the optimizer's state per parameter is unknown"
 _COUNTS = (4, 8, 16)  # units that are tried: what a model of as many blocks, or twice as many, is sharded into
 
@@ -34,19 +35,21 @@ def with_units(alternatives: Sequence[Strategy], model: StepModel, predict: Pred
         return list(alternatives)
     best = min(known, key=lambda prediction: prediction.step_ns)
     units = int(best.changes["fsdp.units"] or 1)
-    times: dict[str, dict[str, str | int]] = {
-        _FSDP: {"name": f"{_FSDP}, {units} units", "low_ns": best.low_ns, "high_ns": best.high_ns}
-    }
+    times: dict[str, dict[str, str | int]] = {_FSDP: {"name": f"{_FSDP}, {units} units", **_step(best)}}
     hybrid = predict({**best.changes, WITHIN_HOSTS: True})
     if hybrid.known("step_ns") is not None:
-        times[_HSDP] = {"low_ns": hybrid.low_ns, "high_ns": hybrid.high_ns}
+        times[_HSDP] = {**_step(hybrid)}
     return [_timed(strategy, times.get(strategy.name)) for strategy in alternatives]
+
+
+def _step(prediction: Prediction) -> dict[str, int]:
+    return {name: getattr(prediction, name) for name in _OF_STEP}
 
 
 def _timed(strategy: Strategy, times: Mapping[str, str | int] | None) -> Strategy:
     if times is None:
         return strategy
-    missing = {name: why for name, why in strategy.missing.items() if name != "high_ns"}
+    missing = {name: why for name, why in strategy.missing.items() if name not in _OF_STEP}
     return strategy.model_copy(update={**times, "missing": missing})
 
 
@@ -103,7 +106,7 @@ def of_units(
     state = STATE.get(optimizers[0].name) if optimizers else None
     if state is None and not isinstance(model, Program):
         raise Missing(_NO_STATE)
-    whole, no_state = units.whole, units.why or ("" if state is not None else _NO_STATE)
+    whole, no_state = units.whole, _NO_STATE if state is None else units.why
     is_hybrid = units.shards < units.ranks
     now = _HSDP if is_hybrid else _FSDP
     per_host = None if is_hybrid else ranks_of_a_host(facts, units.ranks)
@@ -111,20 +114,14 @@ def of_units(
     def strategy(name: str, parts: int, more: float, changes: Mapping[str, Value]) -> Strategy:
         prediction = predict(changes) if changes else None
         missing = {"rank_bytes": NO_ACTIVATIONS}
-        low_ns, high_ns = (
-            (step_ns, step_ns) if prediction is None else (prediction.known("low_ns"), prediction.known("high_ns"))
-        )
-        if high_ns is None and prediction is not None:
-            missing["high_ns"] = prediction.missing["step_ns"]
+        step: dict[str, int | None] = dict.fromkeys(_OF_STEP, round(step_ns))
+        if prediction is not None:
+            step = {name: prediction.known(name) for name in _OF_STEP}
+            missing |= {name: prediction.missing["step_ns"] for name, ns in step.items() if ns is None}
         if no_state:
             missing["state_bytes"] = no_state
-        return Strategy(
-            name=name,
-            state_bytes=None if no_state or state is None else round((2 + state) * whole / parts + more),
-            low_ns=round(low_ns or 0.0),
-            high_ns=None if high_ns is None else round(high_ns),
-            missing=missing,
-        )
+        state_bytes = None if no_state or state is None else round((2 + state) * whole / parts + more)
+        return Strategy(name=name, state_bytes=state_bytes, missing=missing, **step)
 
     return [
         strategy(f"{now}, unchanged", units.shards, 0, {}),

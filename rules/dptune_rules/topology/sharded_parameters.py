@@ -22,6 +22,8 @@ In the order of memory use:
 - a 2-D mesh (HYBRID_SHARD): layers are gathered only within a node;
 - DistributedDataParallel: nothing is gathered.
 
+Where units compute in 16 bits, DistributedDataParallel is not proposed: it would compute in fp32.
+
 Where all layers stay gathered already, only DistributedDataParallel is proposed, with low confidence: an all-gather and
 a reduce-scatter send the bytes of an all-reduce, and only the waits of the forward pass for gathers are saved.
 
@@ -87,6 +89,7 @@ MANY_UNITS, SMALL_BYTES = 8, 2**20  # from which on, and below which, `small-sha
 ONCE = "`reshard_after_forward=False` gathers each layer once"
 _WHOLE = "DistributedDataParallel needs no all-gathers"
 _CHECKPOINTS = "Sharded checkpoints must be loaded differently."
+_IN_16_BITS = ("bfloat16", "float16")
 SEVERAL_PASSES = 1.5  # all-gathers of a unit for forward passes: one pass makes one
 
 RULE = Rule(
@@ -154,7 +157,7 @@ def check(run: RunView) -> Iterator[Advice]:
         confidence="low" if kept or _is_doubtful(run, beyond_share) else "medium",
         evidence=[
             *exposed_rows(run, rows),
-            Evidence(label="sharded units", value=sum(fsdp.units for fsdp in sharded)),
+            Evidence(label="sharded units", value=_units(run)),
             *_memory(run),
             *([Evidence(label="forward passes before a backward pass", value=passes)] if repeated else []),
             *known("sharded at", where),
@@ -233,11 +236,17 @@ def _gathers(run: RunView) -> list[CommunicationFigures]:
 def _forward_passes(run: RunView, rows: list[CommunicationFigures]) -> float:
     """How often each unit is gathered for forward passes before a backward pass; 0 where that was not counted."""
     steps = sum(max((len(device.steps) for device in rank.devices), default=0) for rank in run.measured.ranks)
-    units = sum(fsdp.units for fsdp in run.any_facts().fsdp)
+    units = _units(run)
     calls = sum(row.calls for row in rows if row.known("phase") == "forward")
     window = run.any_facts().window("untraced")
     backwards = median(window.backwards) if window is not None and window.backwards else 0
     return calls / steps / units / backwards if steps and units and backwards else 0.0
+
+
+def _units(run: RunView) -> int:
+    """How many units gather parameters: a root without its own has no mesh."""
+    sharded = [fsdp for fsdp in run.any_facts("fsdp").fsdp if fsdp.offload is None]
+    return sum(fsdp.units for fsdp in [fsdp for fsdp in sharded if fsdp.mesh] or sharded)
 
 
 def _beyond_replicas_ns(run: RunView, rows: list[CommunicationFigures]) -> int:
@@ -300,8 +309,12 @@ def _memory(run: RunView) -> list[Evidence]:
 
 
 def _less(run: RunView, reshards: bool) -> str | None:
-    """The text of the change that memory has room for; None if it has none."""
-    whole = fits(run, {"wrapper": "ddp"})
+    """The text of the change that memory has room for; None if it has none.
+
+    Where units compute in 16 bits DistributedDataParallel is no alternative: it would compute in fp32.
+    """
+    narrow = any(fsdp.parameter_dtype in _IN_16_BITS for fsdp in run.any_facts("fsdp").fsdp)
+    whole = False if narrow else fits(run, {"wrapper": "ddp"})
     if whole:
         return _WHOLE
     if whole is False and (once := fits(run, {"fsdp.reshard_after_forward": False})) is not None:
@@ -309,14 +322,20 @@ def _less(run: RunView, reshards: bool) -> str | None:
     shard_bytes = _shard_bytes(run)
     more = COPIES * shard_bytes * (run.measured.world_size - 1)
     if run.measured.device_kind == "cpu":
+        if narrow:
+            return None
         left = _host_memory(run)
         return _WHOLE if left is None or more * run.ranks_here() <= FULL_SHARE * left else None
     memory = run.measured.memory
     if not memory:
         raise Missing("GPU memory use was not recorded")
-    if shard_bytes and all(
-        device_memory.peak_reserved_bytes + more <= FULL_SHARE * device_memory.capacity_bytes
-        for device_memory in memory
+    if (
+        not narrow
+        and shard_bytes
+        and all(
+            device_memory.peak_reserved_bytes + more <= FULL_SHARE * device_memory.capacity_bytes
+            for device_memory in memory
+        )
     ):
         return _WHOLE
     whole_bytes = shard_bytes * run.measured.world_size  # what layers that stay gathered take at most, as floats

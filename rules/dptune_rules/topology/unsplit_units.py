@@ -75,7 +75,7 @@ def check(run: RunView) -> Iterator[Advice]:
         return
     rows = [row for row in units.rows if row.unit == largest]
     window_ns = run.measured.account.window_ns
-    share = sum(row.exposed_ns - row.waiting_ns for row in rows) / window_ns
+    share = sum(row.sending_ns for row in rows) / window_ns
     impact = run.impact(share, WORTH_SHARE)
     if impact is None:
         return
@@ -98,7 +98,7 @@ def check(run: RunView) -> Iterator[Advice]:
             *(
                 Evidence(
                     label=f"exposed {row.kind.replace('_', '-')}s ({row.direction} phase)",
-                    value=(row.exposed_ns - row.waiting_ns) / window_ns,
+                    value=row.sending_ns / window_ns,
                     unit="of a step",
                 )
                 for row in rows

@@ -27,6 +27,8 @@ _NO_SIZE = "the trace does not show the size of each message"
 _NO_FREEING = "the trace does not show when units are freed, or how large they are"
 _NOT_GATHERED = "only all-gathers are issued ahead"
 _NOT_WAITED = "no other rank was matched"
+_NOT_SPLIT = "calls of several ranks could not be matched, so exposed times include waiting for late ranks"
+_MOST_UNSPLIT = 0.1  # of the exposed time: with more of which it is not known whether ranks wait, waiting is unknown
 _GATHER, _REDUCE = "all_gather", "reduce_scatter"
 
 _Key = tuple[Pass, str, str]  # the pass, the unit, the kind
@@ -43,6 +45,7 @@ class _Row:
     hidden_ns: int = 0
     exposed_ns: int = 0
     waiting_ns: int = 0
+    unsplit_ns: int = 0
     neighbour_ns: int = 0
     ahead: int = 0
 
@@ -212,17 +215,19 @@ def _add_times(rows: Mapping[_Key, _Row], spent_by: DeviceTimeline, sent: Sequen
         numbers[each.direction, each.unit, each.call.kind].append(number_of[each.place])
     for key, places in numbers.items():
         pieces = Intervals.union(since[places], until[places])
-        hidden_ns, waiting_ns, whole_ns = (
+        hidden_ns, waiting_ns, unsplit_ns, whole_ns = (
             int(part.lengths(begin, end).sum())
             for part in (
                 pieces & timeline.classes["compute_ns"],
                 pieces & timeline.classes["exposed_waiting_ns"],
+                pieces & timeline.classes["exposed_unsplit_ns"],
                 pieces,
             )
         )
         rows[key].hidden_ns += hidden_ns
         rows[key].exposed_ns += whole_ns - hidden_ns
         rows[key].waiting_ns += waiting_ns
+        rows[key].unsplit_ns += unsplit_ns
 
 
 def _held_bytes(sent: Sequence[UnitCall], freed: Sequence[UnitEvent], sizes: Mapping[str, int]) -> int:
@@ -253,9 +258,11 @@ def _figures(key: _Key, row: _Row, steps: int, sizes: Mapping[str, Mapping[str, 
     size = max(messages, default=sizes.get(kind, {}).get(unit))
     ahead = row.ahead / len(row.calls) if kind == _GATHER else None
     last = row.last.most_common(1)
+    split = row.unsplit_ns <= _MOST_UNSPLIT * row.exposed_ns
     return UnitFigures.of(
         {
             "message_bytes": (size, _NO_SIZE),
+            "waiting_ns": (row.waiting_ns if split else None, _NOT_SPLIT),
             "prefetched_share": (ahead, _NOT_GATHERED),
             "waited_for": (last[0][0] if last else None, _NOT_WAITED),
         },
@@ -267,6 +274,5 @@ def _figures(key: _Key, row: _Row, steps: int, sizes: Mapping[str, Mapping[str, 
         shortest_ns=min(call.dur_ns for call in row.calls),
         hidden_ns=row.hidden_ns,
         exposed_ns=row.exposed_ns,
-        waiting_ns=row.waiting_ns,
         neighbour_compute_ns=row.neighbour_ns,
     )

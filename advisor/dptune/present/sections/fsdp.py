@@ -17,16 +17,16 @@ _SUMS = (Column("collectives", right=False), Column("units"), Column("size"))
 _UNITS = (Column("unit", right=False, least=8), Column("collectives", right=False), Column("size"))
 _WORDS = (
     "Times: ms per rank and step (traced); while collectives overlap, time counts for the first. Size: one call of "
-    "each unit. Waiting: the part of exposed spent waiting for late ranks. Ahead: gathers issued before the previous "
-    "unit started."
+    "each unit. Ahead: gathers issued before the previous unit started."
 )
+_WAITING_WORDS = " Waiting: the part of exposed spent waiting for late ranks."
 _HIDEABLE_WORDS = (
-    "Hideable: exposed time, without waiting, that compute of the unit before (gathers) or after (reduces) could "
-    "overlap."
+    " Hideable: exposed time, without waiting where that is known, that compute of the unit before (gathers) or after "
+    "(reduces) could overlap."
 )
 _MOSTLY = 0.5  # of the gathers of a pass, that are issued ahead
 _SMALL = 0.02  # of the compute of a pass: less exposed communication needs no reason
-_KINDS = {"all_gather": "gather", "reduce_scatter": "reduce"}
+_KINDS = {"all_gather": "gather", "reduce_scatter": "reduce", "all_reduce": "all-reduce"}
 
 
 def fsdp(report: Report, width: int) -> Iterator[Line]:
@@ -64,7 +64,9 @@ def fsdp(report: Report, width: int) -> Iterator[Line]:
         yield from wrapped("On a CPU, FSDP's collectives block the script: no compute hides them.", width, "  ")
     yield from wrapped(_waited_for(found), width, "  ")
     yield from wrapped(_ahead(found), width, "  ")
-    yield from wrapped(f"{_WORDS} {_HIDEABLE_WORDS}" if on_gpu else _WORDS, width, "  ", role="dim")
+    waits = any(row.known("waiting_ns") is not None for row in found.rows)
+    words = _WORDS + (_WAITING_WORDS if waits else "") + (_HIDEABLE_WORDS if on_gpu else "")
+    yield from wrapped(words, width, "  ", role="dim")
 
 
 def _policy(policy: ShardPolicy) -> str:
@@ -89,12 +91,15 @@ def _why(found: ShardUnits, direction: Pass, steps: int) -> str:
     """Why communication of a pass is exposed: more of it than compute, or gathers that are not issued ahead."""
     rows = [row for row in found.rows if row.direction == direction]
     compute_ns = found.forward_compute_ns if direction == "forward" else found.backward_compute_ns
-    sent_ns = sum(row.hidden_ns + row.exposed_ns - row.waiting_ns for row in rows)
-    exposed_ns = sum(row.exposed_ns - row.waiting_ns for row in rows)
+    sent_ns = sum(row.hidden_ns + row.sending_ns for row in rows)
+    exposed_ns = sum(row.sending_ns for row in rows)
     amounts = f"{direction.capitalize()} passes: {_ms(compute_ns, steps)} ms of compute, {_ms(sent_ns, steps)} ms of "
-    amounts += "communication without waiting"
+    split = all(row.known("waiting_ns") is not None for row in rows)
+    amounts += "communication without waiting" if split else "communication, with waiting"
     if exposed_ns <= _SMALL * compute_ns:
         return f"{amounts}, of which {_ms(exposed_ns, steps)} ms are exposed."
+    if sent_ns > compute_ns and not split:
+        return f"{amounts}: how much stays exposed depends on how long ranks wait."
     if sent_ns > compute_ns:
         return (
             f"{amounts}: at least {_ms(sent_ns - compute_ns, steps)} ms stay exposed, even if every unit is prefetched."
@@ -118,12 +123,12 @@ def _size(rows: Sequence[UnitFigures]) -> Cell:
 
 def _times(rows: Sequence[UnitFigures], steps: int) -> list[Cell]:
     sums = (
-        sum(row.hidden_ns for row in rows),
-        sum(row.exposed_ns for row in rows),
-        sum(row.waiting_ns for row in rows),
-        sum(row.hideable_ns for row in rows),
+        lambda: sum(row.hidden_ns for row in rows),
+        lambda: sum(row.exposed_ns for row in rows),
+        lambda: sum(row.waiting_ns for row in rows),
+        lambda: sum(row.hideable_ns for row in rows),
     )
-    return [_ms(sum_ns, steps) for sum_ns in sums]
+    return [shown(sum_ns, lambda ns: _ms(ns, steps)) for sum_ns in sums]
 
 
 def _issued(rows: Sequence[UnitFigures]) -> Cell:
@@ -142,7 +147,7 @@ def _waited_for(found: ShardUnits) -> str:
     waits: dict[int, int] = {}
     for row in found.rows:
         if (rank := row.known("waited_for")) is not None:
-            waits[rank] = waits.get(rank, 0) + row.waiting_ns
+            waits[rank] = waits.get(rank, 0) + (row.known("waiting_ns") or 0)
     if not any(waits.values()):
         return ""
     rank = max(waits, key=lambda each: waits[each])

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from dptune.advise.sentence import sentence
 from dptune.knobs import KNOBS, Value, written
 from dptune.predicted import Prediction, Strategy, WhatIf, missed
-from dptune.present.amounts import Hole, ns_as_ms, percent
+from dptune.present.amounts import Hole, data, ns_as_ms, percent
 from dptune.present.lines import BLANK, Line, labelled, wrapped
 from dptune.present.sections.advice import change
 from dptune.present.sections.whatif_memory import FITS, memory
@@ -24,15 +24,16 @@ _COLUMNS = (
 )
 _STRATEGIES = (
     Column("strategy", right=False),
-    Column("state MB"),
-    Column("peak MB"),
+    Column("state"),
+    Column("peak"),
     Column("fits", right=False),
-    Column("least ms"),
-    Column("most ms"),
-    Column("samples"),
+    Column("step ms"),
+    Column("from"),
+    Column("to"),
     Column("per sample", right=False),
 )
 _CURVE = (Column("size MiB"), Column("buckets"), Column("step ms"), Column("", right=False))
+_MAY_FIT = "the peak of a rank or the memory that it may use"
 _BAR = 30
 _AS_LONG = 0.99  # of the step: communication that takes no time leaves it as it is
 _OF_FIGURES = 46  # columns that the table takes beside the name of a set of changes
@@ -190,19 +191,20 @@ def _searched(whatif: WhatIf, width: int, run: str) -> Iterator[Line]:
 
 
 def _compared(whatif: WhatIf, width: int) -> Iterator[Line]:
-    """Other ways to share the work, and their bounds."""
-    words = "Memory per rank (upper bound) and step time (bounds), over the run's link:"
+    """Other ways to share the work, with their predicted steps, or the bounds of these."""
+    words = "Memory per rank and step time, over the run's link:"
     yield from labelled("Strategies", words, width)
     yield from table(_STRATEGIES, [_strategy(strategy, whatif) for strategy in whatif.strategies], width)
     notes = [
-        "State: trained parameters, gradients, buckets and optimizer state per rank; frozen parameters and gathered "
-        "layers are extra. Per sample: time per sample relative to the recorded run. Less frequent communication makes "
-        "the global batch larger, except `ddp.no_sync` where gradients are accumulated already. ZeRO-1 shards the "
+        "From, to: nominal 90 % prediction interval, or bounds where no step is predicted. State: trained parameters, "
+        "gradients, buckets and optimizer state per rank; frozen parameters and gathered layers are extra. Per sample: "
+        "time per sample relative to the recorded run. All-reduces half or a quarter as often make the global batch 2 "
+        "or 4 times as large, except with `ddp.no_sync` where gradients are accumulated already. ZeRO-1 shards the "
         "optimizer state (ZeroRedundancyOptimizer); FSDP shards parameters and gradients, too (fully_shard); HSDP "
         "shards within each node and replicates across nodes."
     ]
     if (most := max((candidate.known("rank_bytes") or 0 for candidate in whatif.strategies), default=0)) > 0:
-        notes.append(f"With activations, a rank holds {most / 1e9:.3g} GB today; activations are not sharded.")
+        notes.append(f"With activations, a rank holds {data(most)} today; activations are not sharded.")
     if whatif.too_large:
         notes.append(
             "Even fully sharded, a rank's shard does not fit in memory: use tensor or pipeline parallelism, activation "
@@ -213,18 +215,22 @@ def _compared(whatif: WhatIf, width: int) -> Iterator[Line]:
 
 
 def _strategy(strategy: Strategy, whatif: WhatIf) -> list[Cell]:
-    high_ns, peak, state = (strategy.known(name) for name in ("high_ns", "rank_bytes", "state_bytes"))
-    bounds = [strategy.low_ns] if high_ns is None else [strategy.low_ns, high_ns]
-    per_sample = [f"{ns / strategy.samples_times / whatif.measured_ns:.2f}" for ns in bounds]
+    def cell(name: str, write: Callable[[int], str]) -> Cell:
+        value = strategy.known(name)
+        return Hole(strategy.missing[name], "not known") if value is None else write(value)
+
+    low_ns, high_ns = strategy.known("low_ns"), strategy.known("high_ns")
+    per_sample = [
+        f"{ns / strategy.samples_times / whatif.measured_ns:.2f}" for ns in (low_ns, high_ns) if ns is not None
+    ]
+    ends = "-".join(dict.fromkeys(per_sample))
     return [
         strategy.name,
-        Hole(strategy.missing["state_bytes"], "not known") if state is None else f"{state / 1e6:.3g}",
-        Hole(strategy.missing["rank_bytes"], "not known") if peak is None else f"{peak / 1e6:.3g}",
-        FITS[strategy.fits],
-        ns_as_ms(strategy.low_ns),
-        Hole(strategy.missing["high_ns"], "not known") if high_ns is None else ns_as_ms(high_ns),
-        f"x {strategy.samples_times}",
-        f"{per_sample[0]} or more" if high_ns is None else " to ".join(dict.fromkeys(per_sample)),
+        *(cell(name, data) for name in ("state_bytes", "rank_bytes")),
+        Hole(_MAY_FIT, "not known") if strategy.fits == "unknown" else FITS[strategy.fits],
+        "" if strategy.known("step_ns") is None and low_ns is not None else cell("step_ns", ns_as_ms),
+        *(cell(name, ns_as_ms) for name in ("low_ns", "high_ns")),
+        f"from {ends}" if high_ns is None and ends else ends,
     ]
 
 

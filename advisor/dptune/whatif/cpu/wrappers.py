@@ -51,6 +51,8 @@ def _replicated(model: StepModel) -> StepModel:
     """The gradients of units in buckets of DDP's default sizes."""
     sharding, ranks = sharding_of(model), len(model.steps)
     check_one_group(model)
+    if element_bytes(sharding.parameter_dtype) < element_bytes(None):
+        raise Missing("units compute in 16 bits: the recording does not show how long that takes in fp32, as DDP would")
     if any(call.direction == "forward" and call.kind == "reduce" for call in _last(model).calls):
         raise Missing("gradients are reduced in forward passes")
     reductions = [call for call in _last(model).calls if call.kind == "reduce"]

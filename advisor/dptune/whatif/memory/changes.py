@@ -7,7 +7,15 @@ from dataclasses import replace
 
 from dptune.knobs import Value
 from dptune.measured import Missing
-from dptune.whatif.memory.dtypes import OF_DTYPE, autocast, model_dtype, parameter_dtype, reduce_dtype
+from dptune.whatif.memory.dtypes import (
+    OF_DTYPE,
+    WIDTH,
+    autocast,
+    copies_of_weights,
+    model_dtype,
+    parameter_dtype,
+    reduce_dtype,
+)
 from dptune.whatif.memory.model import MemoryModel, Moment, Sharding, group_size, sharding_of
 
 # Values that an optimizer keeps for each parameter, in its type. Source: torch.optim, `_init_group` of each.
@@ -20,6 +28,7 @@ STATE = {
 _UPDATE = {"sgd": 0, "sgd_momentum": 0}
 _UPDATES_OF_ADAM = 2
 _ADAPTIVE = ("adam", "nadam", "radam")  # foreach takes the roots of second moments: torch 2.13, optim/adam.py
+_WHOLE_BYTES = WIDTH["fp32"]  # of an element of parameters
 _OF_UNITS = 1.0  # units more or less that FSDP may hold at the peak
 SWITCHES_OFF = ("off", "none", False)
 
@@ -49,8 +58,16 @@ def _batch(model: MemoryModel, value: Value) -> MemoryModel:
 
 
 def _times_the_batch(model: MemoryModel, value: Value) -> MemoryModel:
+    """Activations and temporaries in proportion, but 16-bit copies of weights, which autocast saves beside them."""
     times = float(value or 1)
-    return replace(model, moments=model.each(lambda moment: moment.scaled(activations=times, temporaries=times)))
+
+    def of(moment: Moment) -> Moment:
+        copies = min(moment.activations, copies_of_weights(model, moment)) if model.autocast else 0.0
+        larger = moment.scaled(activations=times, temporaries=times)
+        return replace(larger, activations=larger.activations + (1 - times) * copies)
+
+    unsure = abs(1 - times) * model.largest_parameter / 2 if model.autocast else 0.0  # which weights have copies
+    return replace(model, moments=model.each(of), doubt=model.doubt + unsure)
 
 
 def _bucket_view(model: MemoryModel, value: Value) -> MemoryModel:
@@ -166,9 +183,11 @@ def _sharded(model: MemoryModel) -> MemoryModel:
 
 
 def _replicated(model: MemoryModel) -> MemoryModel:
-    """DistributedDataParallel in place of fully_shard."""
-    sharding = model.sharding
-    assert sharding is not None
+    """DistributedDataParallel in place of fully_shard: it computes in the dtype of the parameters, not in 16 bits."""
+    sharding = sharding_of(model)
+    if sharding.element_bytes < _WHOLE_BYTES:
+        model = parameter_dtype(model, None)
+        sharding = sharding_of(model)
 
     def of(moment: Moment) -> Moment:
         """A unit's gradients, which are alive until they are reduced, are then among those that stay."""

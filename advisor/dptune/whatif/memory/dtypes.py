@@ -72,15 +72,18 @@ def autocast(model: MemoryModel, value: Value) -> MemoryModel:
         return model
     if value == "off":
         raise Missing("memory is modelled with autocast only")
-    copies = model.trained / 2
 
     def of(moment: Moment) -> Moment:
         narrow = _computed_in(model, moment, _AUTOCAST)
-        held = 0.0 if moment.phase == "optimizer" else copies * (1 - moment.passed_share)
-        return replace(narrow, activations=narrow.activations + held)
+        return replace(narrow, activations=narrow.activations + copies_of_weights(model, moment))
 
     unsure = model.largest_parameter / 2 + OF_DTYPE * max(moment.activations for moment in model.moments) + model.loss
     return replace(model, autocast=True, moments=model.each(of), doubt=model.doubt + unsure)
+
+
+def copies_of_weights(model: MemoryModel, moment: Moment) -> float:
+    """Bytes of the 16-bit copies of weights that autocast saves until their backward pass."""
+    return 0.0 if moment.phase == "optimizer" else model.trained / 2 * (1 - moment.passed_share)
 
 
 def regathered(model: MemoryModel, split: Sharding) -> MemoryModel:
