@@ -23,6 +23,7 @@ ROOT = Path(__file__).parents[2]
         ("tune_errors", "tests/benchmarks/PROOFS"),
         ("tuning", "tests/benchmarks/PROOFS"),
         ("interface", "tests/benchmarks/READING"),
+        ("interface_beside", "tests/benchmarks/READING"),
         ("loading", "tests/benchmarks/READING"),
         ("cluster", "tests/benchmarks/READING"),
         ("predictions", "tests/benchmarks/PREDICTIONS"),
