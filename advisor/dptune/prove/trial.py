@@ -33,7 +33,7 @@ OUTPUT = "output.txt"
 _OUT_OF_MEMORY = re.compile(
     r"OutOfMemoryError|CUDA out of memory|HIP out of memory|DefaultCPUAllocator: can't allocate"
 )
-_ERROR = re.compile(r"^(?:\[rank\d+\]: ?)?([A-Za-z_.]*(?:Error|Exception|Interrupt)\b.*)$", re.MULTILINE)
+_ERROR = re.compile(r"^(?:\[rank\d+\]: ?)?([A-Za-z_.]*(?:Error|Exception|Interrupt)(?::.*)?)$", re.MULTILINE)
 _FAST = 10  # percentile of the steps of a trial
 
 
@@ -145,8 +145,8 @@ def _ending(made: Recording, output: Path) -> tuple[Status, str]:
         return "no steps", "the script ended without an optimizer step"
     said = _last_said(output)
     if _OUT_OF_MEMORY.search(said) or "out of memory" in ending.note:
-        return "out of memory", _reason(said) or ending.note
-    return "failed", _reason(said) or f"{exit_text(ending.exit_status)}{_last_line(said)}"
+        return "out of memory", error_in(said) or ending.note
+    return "failed", error_in(said) or f"{exit_text(ending.exit_status)}{_last_line(said)}"
 
 
 def _last_said(output: Path) -> str:
@@ -158,8 +158,8 @@ def _last_said(output: Path) -> str:
         return ""
 
 
-def _reason(said: str) -> str:
-    """The first error of the script that its output names, not that of a rank which noticed it, or of the launcher."""
+def error_in(said: str) -> str:
+    """The first error in a script's output, not that of a rank which noticed it, or of the launcher; "" for none."""
     found = [
         line for line in _ERROR.findall(said) if "ChildFailedError" not in line and "Connection closed" not in line
     ]
