@@ -11,13 +11,14 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.internal.conjecture import providers
 
-from . import installed, kept_traces, ordering, process_state
+from . import installed, kept_figures, kept_traces, ordering, process_state, sharing
 
 # `make tests` runs each property on so many examples, `make test-thorough` on more. How long an example takes is up to
 # what else the machine does. CI draws the same examples each time: what it finds is of the change it tests.
@@ -37,7 +38,7 @@ settings.load_profile("quick")
 gc.set_threshold(50_000, 20, 50)
 
 importlib.metadata.entry_points = installed.asked_once(importlib.metadata.entry_points)
-kept_traces.keep()
+KEPT_TRACES = kept_traces.keep()
 
 # Tests that import torch in their own process do so as the scripts that tests start, in which it takes less.
 _WITHOUT_COMPILER = Path(__file__).parent / "without_compiler" / "sitecustomize.py"
@@ -59,6 +60,7 @@ ROOT = Path(__file__).resolve().parent
 REAL_TRACES = Path(__file__).resolve().parents[1] / ".." / "shared" / "real_traces"
 FINDINGS = REAL_TRACES.parent / "findings"
 LARGEST_EACH_TIME = 40e6  # bytes of text: four public traces have more, and take a third of the time of all of them
+RANKS_OF_ONE_RUN = ("nanogpt_8xh100/", "torchrec_")  # alike: the first of each folder stands for them
 ABSENT = "the real traces are not here: expected ../shared/real_traces beside the repository"
 
 
@@ -128,7 +130,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if getattr(config.option, "numprocesses", None) and not hasattr(config, "workerinput"):
         shared = tempfile.mkdtemp(prefix="dptune-tests-")
         config.add_cleanup(lambda: shutil.rmtree(shared, ignore_errors=True))
-        os.environ["TESTS_SHARED"] = shared
+        os.environ[sharing.FOLDER] = shared
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -160,7 +162,11 @@ def pytest_runtest_setup() -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Leave all that is there before the first test out of looks at the objects of this process: observers look."""
+    """What commands measure is kept, from when tests have imported what they use.
+
+    All that is there before the first test is left out of looks at the objects of this process: observers look.
+    """
+    kept_figures.keep(KEPT_TRACES)
     gc.freeze()
 
 
@@ -201,19 +207,25 @@ def _is_in_long_file(path: Path) -> bool:
     return path.relative_to(ROOT).as_posix() in LONG_FILES
 
 
+def _is_each_time(entry: dict[str, Any], first: dict[str, dict[str, Any]]) -> bool:
+    folder = entry["file"].partition("/")[0]
+    alike = entry["file"].startswith(RANKS_OF_ONE_RUN) and entry is not first[folder]
+    return not alike and bool(entry["uncompressed_bytes"] <= LARGEST_EACH_TIME)
+
+
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Run a test that asks for `manifest_entry` once per torch trace in the manifest; the largest are thorough."""
+    """Run a test that asks for `manifest_entry` once per torch trace in the manifest.
+
+    The largest are thorough, and so are further ranks of a run.
+    """
     if "manifest_entry" not in metafunc.fixturenames:
         return
     manifest = REAL_TRACES / "MANIFEST.json"
     if manifest.is_file():
         entries = [entry for entry in json.loads(manifest.read_text()) if entry["torch_trace"]]
+        first = {entry["file"].partition("/")[0]: entry for entry in reversed(entries)}
         params = [
-            pytest.param(
-                entry,
-                id=entry["file"],
-                marks=pytest.mark.thorough if entry["uncompressed_bytes"] > LARGEST_EACH_TIME else (),
-            )
+            pytest.param(entry, id=entry["file"], marks=() if _is_each_time(entry, first) else pytest.mark.thorough)
             for entry in entries
         ]
         metafunc.parametrize("manifest_entry", params)

@@ -1,7 +1,7 @@
-"""Traces of the repository and public ones, read once in each process of tests: nobody changes what is read.
+"""Traces of the repository and public ones, decoded once for all processes of tests: nobody changes what is read.
 
-Many tests load the same recordings. What `dptune.trace.loading` decodes of files that no test writes is kept, the least
-recently used is given up first; what is computed once for each trace is kept with it.
+Many tests load the same recordings. What `dptune.trace.loading` decodes of files that no test writes is kept; the least
+recently used is given up first. What is computed once for each trace is kept with it, in each process.
 """
 
 from __future__ import annotations
@@ -9,11 +9,14 @@ from __future__ import annotations
 import os
 from collections import OrderedDict
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from dptune.trace.events import Trace
 from dptune.trace.kineto.text import Tick
 from dptune.trace.loading import reading
+
+from . import sharing
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = (*(ROOT / name for name in ("sample_traces", "tests", "advisor")), (ROOT / ".." / "shared").resolve())
@@ -42,7 +45,8 @@ class KeptTraces:
         key = name, path, found.st_mtime_ns, keep_operators
         trace = self._kept.pop(key, None)
         if trace is None:
-            trace = self._decode(name, tick=tick, keep_operators=keep_operators)
+            read = partial(self._decode, name, tick=tick, keep_operators=keep_operators)
+            trace = sharing.once(repr(key), read, lambda decoded: decoded.events <= self._of_one)
         elif tick is not None:
             tick(found.st_size)
         if trace.events <= self._of_one:
@@ -51,8 +55,15 @@ class KeptTraces:
             self._kept.popitem(last=False)
         return trace
 
+    def holds(self, trace: Trace) -> bool:
+        """Whether it is kept."""
+        return any(trace is each for each in self._kept.values())
 
-def keep() -> None:
+
+def keep() -> KeptTraces:
     """From now on, in this process."""
     own = vars(reading)
-    own["decode"] = KeptTraces(own["decode"])
+    if not isinstance(own["decode"], KeptTraces):
+        own["decode"] = KeptTraces(own["decode"])
+    kept: KeptTraces = own["decode"]
+    return kept

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import fcntl
 import functools
-import hashlib
-import os
-import pickle
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -20,8 +16,9 @@ from dptune.runfile.links import LINKS_JSON
 from dptune.trace import load
 from dptune.trace.run import Run
 
+from . import sharing
+
 SAMPLES = Path(__file__).parents[1] / "sample_traces"
-SHARED = "TESTS_SHARED"  # the folder of what one process has read for the others; tests/conftest.py makes it
 Read = TypeVar("Read")
 
 
@@ -34,31 +31,16 @@ class _Once(Generic[Read]):
 
     def __call__(self, path: Path) -> Read:
         if path not in self._known:
-            self._known[path] = self._shared(path)
+            self._known[path] = sharing.once(self._name(path), functools.partial(self._read, path))
         return self._known[path]
 
     def begun(self, path: Path) -> bool:
         """Whether it is read already, or another process is reading it."""
-        file = self._file(path)
-        return path in self._known or (file is not None and file.exists())
+        place = sharing.place(self._name(path))
+        return path in self._known or (place is not None and place.exists())
 
-    def _file(self, path: Path) -> Path | None:
-        folder = os.environ.get(SHARED)
-        name = hashlib.sha256(f"{self._read.__name__} {path}".encode()).hexdigest()
-        return None if folder is None else Path(folder, name)
-
-    def _shared(self, path: Path) -> Read:
-        place = self._file(path)
-        if place is None:
-            return self._read(path)
-        with place.open("a+b") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            file.seek(0)
-            if kept := file.read():
-                return pickle.loads(kept)  # type: ignore[no-any-return]
-            found = self._read(path)
-            pickle.dump(found, file, pickle.HIGHEST_PROTOCOL)
-        return found
+    def _name(self, path: Path) -> str:
+        return f"{self._read.__name__} {path}"
 
 
 @_Once

@@ -1,4 +1,4 @@
-"""What tests read of the repository's traces is read once, and is what the file holds."""
+"""What tests read of the repository's traces is decoded once, and is what the file holds."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from dptune.trace.events import Trace
 from dptune.trace.kineto.decode import decode
 from dptune.trace.loading import reading
 
+from . import sharing
 from .kept_traces import ROOT, KeptTraces
 
 SAMPLE = ROOT / "tests" / "rules" / "recorded" / "runs" / "broadcast-buffers" / "rank-00000.trace.json.gz"
@@ -28,6 +29,12 @@ class Counted:
     def __call__(self, name: str, **options: object) -> Trace:
         self.calls.append(name)
         return decode(name, **options)  # type: ignore[arg-type]
+
+
+@pytest.fixture(autouse=True)
+def _alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if no other process ran tests."""
+    monkeypatch.delenv(sharing.FOLDER, raising=False)
 
 
 def test_a_file_of_the_folders_is_read_once(tmp_path: Path) -> None:
@@ -62,6 +69,21 @@ def test_the_least_recently_used_is_given_up() -> None:
     assert counted.calls == [names[0], names[1], names[0]]
     none = KeptTraces(counted := Counted(), folders=(SAMPLE.parent.parent,), most=max(events), of_one=0)
     assert [none(names[0]) is none(names[0]), len(counted.calls)] == [False, 2]
+
+
+def test_of_several_processes_one_decodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(sharing.FOLDER, str(tmp_path))
+    first, second = (KeptTraces(Counted(), folders=(SAMPLE.parent,)) for _ in range(2))
+    counted = second._decode
+    one, other = first(str(SAMPLE)), second(str(SAMPLE))
+    assert isinstance(counted, Counted)
+    assert (counted.calls, other.path, other.events) == ([], one.path, one.events)
+    assert other.columns.ts_ns.tolist() == one.columns.ts_ns.tolist()
+    assert other.columns.names == one.columns.names
+    large = KeptTraces(counted, folders=(SAMPLE.parent,), of_one=0)
+    large(str(SAMPLE), keep_operators=False)
+    large(str(SAMPLE), keep_operators=False)
+    assert len(counted.calls) == 2
 
 
 def test_runs_that_tests_load_share_what_was_read() -> None:

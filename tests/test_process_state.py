@@ -105,10 +105,13 @@ def test_objects(): assert "Left" not in [type(thing).__name__ for thing in gc.g
 
 
 @pytest.mark.parametrize("only_quick", [True, False])
-def test_the_last_test_of_the_file_fails_and_the_next_file_finds_nothing(tmp_path: Path, only_quick: bool) -> None:
+def test_the_last_test_of_the_file_fails_and_the_next_file_finds_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, only_quick: bool
+) -> None:
     (tmp_path / "test_a.py").write_text(LEAVES)
     (tmp_path / "test_b.py").write_text(AFTER)
     words = ("-q", "-p", "tests.process_state", "-p", "no:cacheprovider", "-c", os.devnull, "--rootdir", str(tmp_path))
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # those of other packages take two seconds
     done = python("-m", "pytest", *words, *(("-m", "quick") if only_quick else ()), str(tmp_path))
     if only_quick:
         assert "5 passed" in done.stdout

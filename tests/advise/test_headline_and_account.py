@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dptune.advice import Trust
@@ -59,7 +59,6 @@ def verdict_of(measured: Measured) -> str:
 
 
 @pytest.mark.long
-@settings(deadline=None, max_examples=200)
 @given(st.lists(st.integers(0, 100), min_size=7, max_size=7).filter(any), st.sampled_from(["cpu", "cuda"]))
 def test_of_any_account(hand_made, parts, device):
     names = ("compute_ns", "exposed_transfer_ns", "exposed_waiting_ns", "exposed_unsplit_ns")

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dptune.runfile.record import Schedule
@@ -160,7 +160,6 @@ def at_steps(moments: Moments) -> dict[str, int]:
 SECONDS = st.floats(min_value=0.0, max_value=HOUR)
 
 
-@settings(max_examples=60)
 @given(
     ranks=st.integers(2, 8),
     starts=st.lists(SECONDS, min_size=8, max_size=8),

@@ -1,7 +1,7 @@
 """The critical path: by hand, and what holds of any."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dptune.measure.device.critical import Walk
@@ -137,7 +137,6 @@ def test_the_host_is_late_beside_a_collective_and_the_end_of_the_last_step_is_no
 
 
 @pytest.mark.long
-@settings(max_examples=60, deadline=None)
 @given(st.lists(DRAWN, min_size=1, max_size=30))
 def test_the_path_covers_each_step_once(tmp_path_factory, parts):
     events, moments = drawn(parts)

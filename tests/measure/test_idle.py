@@ -15,7 +15,7 @@ H  1500-2100  nothing, launched [2010,2015)                       host 510, laun
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dptune.measured import IDLE, Missing
@@ -277,7 +277,6 @@ TIMES = st.tuples(st.integers(0, 300), st.integers(1, 40)).map(lambda pair: (pai
 
 
 @pytest.mark.long
-@settings(deadline=None, max_examples=60)
 @given(
     st.lists(st.tuples(TIMES, TIMES, st.booleans()), min_size=1, max_size=12), st.lists(TIMES, max_size=6), st.data()
 )

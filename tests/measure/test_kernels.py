@@ -10,7 +10,7 @@ from decimal import Decimal
 from statistics import median
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dptune.measure.device.kernel_kinds import KERNEL_KINDS, kernel_kind
@@ -152,7 +152,6 @@ def test_without_steps_kernels_are_those_of_the_whole_recording(tmp_path):
         max_size=12,
     )
 )
-@settings(max_examples=40, deadline=None)
 def test_kinds_sum_to_what_the_account_calls_compute_and_exposed_communication(tmp_path_factory, ran):
     folder = tmp_path_factory.mktemp("kinds")
     listed = [step(3, 0, 100), step(4, 100, 200)]

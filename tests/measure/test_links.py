@@ -10,7 +10,6 @@ import pytest
 
 from dptune.commands.shared.sweeps import sweep_of
 from dptune.errors import UsageError
-from dptune.measure import measure
 from dptune.measure.communication.calls import Call
 from dptune.measure.communication.links import Sweep, fitted, from_sweep, links, scope
 from dptune.measure.communication.matching import RankCalls, match
@@ -18,7 +17,8 @@ from dptune.measured import RankFigures
 from dptune.runfile import form
 from dptune.runfile.links import KindTimes, LinkRecord, SizeTimes, read
 from dptune.runfile.record import RunRecord
-from dptune.trace import load
+
+from .. import reading  # noqa: TID252 - tests are no installed package
 
 KB = 1000
 TIMES = ((1 * KB, 1500), (10 * KB, 6000), (100 * KB, 51_000))  # 1,000 ns + bytes / (2 bytes per ns)
@@ -310,7 +310,7 @@ def test_eight_h100_beside_a_plain_computation(real_traces):
                 elements = max(args["In msg nelems"], args["Out msg nelems"])
                 size = elements * {"Float": 4, "BFloat16": 2, "Int": 4, "Long": 8}[args["dtype"]]
                 durations[path, args["Collective name"], size].append(event["dur"] * 1e3)
-    found = measure(load(paths)).links
+    found = reading.measured(real_traces / "nanogpt_8xh100").links
     assert {one.kind for one in found} == {"all_gather", "reduce_scatter"}
     for one in found:
         name = {"all_gather": "_allgather_base", "reduce_scatter": "_reduce_scatter_base"}[one.kind]

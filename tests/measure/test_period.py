@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dptune.measure.steps.period import LEAST_ALIKE, period, similarity
@@ -72,7 +72,6 @@ def test_a_few_strange_names_do_not_silence_it(slipped):
 
 
 @pytest.mark.long
-@settings(max_examples=200)
 @given(st.integers(0, 2**32))
 def test_a_shuffled_sequence_has_no_period(seed):
     codes = STEP * 6

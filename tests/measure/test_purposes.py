@@ -4,9 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from dptune.measure import measure
 from dptune.measured import Missing
-from dptune.trace import load
 
 from .. import reading  # noqa: TID252 - tests are no installed package
 from .handmade import NCCL, US, annotation, launched, measure_events, operator, step
@@ -92,7 +90,7 @@ def test_a_kernel_whose_launch_is_not_in_the_trace_has_no_purpose(tmp_path):
     ],
 )
 def test_of_real_wrappers(name, purposes):
-    measured = measure(load([str(RECORDED / name)]))
+    measured = reading.measured(RECORDED / name)
     assert {(one.kind, one.purpose) for one in measured.overlap.rows} == purposes
     exposed = sum(one.exposed_transfer_ns for one in measured.overlap.rows)
     assert exposed == measured.account.exchange_ns

@@ -7,7 +7,7 @@ import sys
 from types import SimpleNamespace
 
 import pytest
-from hypothesis import event, given, settings
+from hypothesis import event, given
 from hypothesis import strategies as st
 
 from dptune.advice import Change, Location
@@ -112,7 +112,6 @@ def run(source):
 
 
 @pytest.mark.parametrize("tool", [["git", "apply"], ["patch", "-p1"]], ids=" ".join)
-@settings(max_examples=75, deadline=None)
 @given(source=scripts())
 def test_a_patched_script_passes_the_same_but_for_one_argument(tmp_path_factory, tool, source):
     if not shutil.which(tool[0]):

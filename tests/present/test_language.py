@@ -62,7 +62,7 @@ def published(tree: ast.Module) -> Iterator[tuple[int, str]]:
     }
     if "RULE" in assigned:
         yield 1, ast.get_docstring(tree) or ""
-    for node in ast.walk(tree):
+    for node in tree.body:
         if isinstance(node, ast.ClassDef) and (described := list(_descriptions(node))):
             yield node.lineno, ast.get_docstring(node) or ""
             yield from described

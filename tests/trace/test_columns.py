@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dptune.trace import load
@@ -24,7 +24,6 @@ def of(folder, kinds):
 
 
 @pytest.mark.long
-@settings(max_examples=50, deadline=None)
 @given(st.lists(st.tuples(WORDS, WORDS), min_size=1, max_size=30), st.none() | st.frozensets(WORDS), st.none() | WORDS)
 def test_rows_are_those_that_ask_alike(tmp_path_factory, kinds, categories, part):
     columns = of(tmp_path_factory.mktemp("columns"), kinds)

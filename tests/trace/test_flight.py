@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dptune.errors import TraceError
@@ -32,7 +32,6 @@ PLAIN = st.recursive(
 
 @pytest.mark.long
 @pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
-@settings(max_examples=30)
 @given(value=PLAIN)
 def test_plain_data_is_read_as_python_does(protocol: int, value: Any) -> None:
     data = pickle.dumps(value, protocol=protocol)

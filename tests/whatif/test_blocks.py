@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from dptune.measure import measure
 from dptune.measured import Missing
 from dptune.runfile.communication import FsdpFacts
 from dptune.runfile.facts import Facts
 from dptune.runfile.tensors import TensorFacts
-from dptune.trace import load
 from dptune.whatif.blocks import UNKNOWN, as_units
 from dptune.whatif.memory.predicting import predict_memory
 from dptune.whatif.run_model import RunModel
+
+from .. import reading  # noqa: TID252 - tests are no installed package
 
 SAMPLE = Path(__file__).parents[2] / "sample_traces" / "gpu" / "ranks-nccl-fsdp"
 BLOCKS = FsdpFacts(2, units=3, modules=["Block"], mesh=[4])
@@ -28,8 +28,7 @@ FACTS = replace(
 
 @cache
 def recorded() -> RunModel:
-    run = load([str(SAMPLE)], cached=False)
-    return RunModel.of(run, measure(run))
+    return RunModel.of(reading.loaded(SAMPLE), reading.measured(SAMPLE))
 
 
 @pytest.mark.parametrize(("blocks", "units"), [(1, 7), (2, 4), (4, 3), (6, 2), (9, 2)])

@@ -612,7 +612,6 @@ def test_what_a_trace_does_not_tell(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-@settings(max_examples=60, deadline=None)
 @given(st.lists(DRAWN, min_size=4, max_size=30), st.floats(0, 1), st.sampled_from(["host.times", "compute.times"]))
 def test_nothing_takes_longer_when_parts_are_quicker(tmp_path_factory, parts, times, what) -> None:
     events, moments = drawn(parts)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dptune.measure import measure
@@ -53,7 +53,6 @@ TRANSFERS = st.lists(
 
 
 @pytest.mark.long
-@settings(max_examples=25, deadline=None)
 @given(TRANSFERS)
 def test_durations_are_those_of_a_simulation_in_small_steps(drawn: list[tuple[int, int, frozenset[int]]]) -> None:
     starts, alone, ranks = (list(each) for each in zip(*drawn, strict=True))

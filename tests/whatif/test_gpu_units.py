@@ -24,6 +24,8 @@ from dptune.whatif.gpu.program import Program
 from dptune.whatif.gpu.splitting import parts_of_units
 from dptune.whatif.run_model import RunModel
 
+from .. import reading  # noqa: TID252 - tests are no installed package
+
 SAMPLE = Path(__file__).parents[2] / "sample_traces" / "gpu" / "ranks-nccl-fsdp"
 LAYERS, RANKS = 4, 3
 NO_LINK: dict[str, Value] = {"link.alpha_us": 0.0, "link.gb_per_s": 1e9, "host.times": 0.0}
@@ -46,8 +48,7 @@ def simulated(micro_batches: int = 1, *, prefetch: int = 0, unit_layers: int = 1
 
 @cache
 def recorded() -> RunModel:
-    run = load([str(SAMPLE)], cached=False)
-    return RunModel.of(run, measure(run))
+    return RunModel.of(reading.loaded(SAMPLE), reading.measured(SAMPLE))
 
 
 def sent(program: Program, ends: Sequence[int]) -> list[Message]:

@@ -42,7 +42,6 @@ GRADIENTS = st.lists(st.tuples(st.integers(1, 200), st.integers(1, 300)), min_si
 
 
 @pytest.mark.long
-@settings(max_examples=60, deadline=None)
 @given(GRADIENTS, st.integers(0, 100))
 def test_of_few_gradients_no_plan_is_better(parts, alpha):
     ready = [sum(took for took, _ in parts[: at + 1]) for at in range(len(parts))]
