@@ -41,6 +41,12 @@ def units_of_blocks(run: RunView, sharded: list[str], least_mib: float, where: s
     return [Change(knob="fsdp.blocks_per_unit", now=now, then=count, at=at, block=name)]
 
 
+def number_of_units(run: RunView, least_mib: float) -> int | None:
+    """How many units whole blocks make, with the root; None where the model has no list of equal blocks."""
+    name, sizes = _blocks(run)
+    return -(-len(sizes) // _together(sizes, least_mib)) + 1 if name else None
+
+
 def _blocks(run: RunView) -> tuple[str, list[int]]:
     """The class of the model's blocks and the bytes of the parameters of each."""
     tensors = run.any_facts().tensors if run.facts else None

@@ -2,10 +2,12 @@
 
 import pytest
 
+from dptune import testing
 from dptune.advise.ranking import ranked
 from dptune.measured import InferredFacts, LinkFigures, Missing, ShardingFigures
 from dptune.runfile.communication import FsdpFacts
 from dptune.runfile.facts import DeviceFacts, OptimizerFacts
+from dptune.runfile.tensors import TensorFacts
 
 KIB = 2**10
 HOST = DeviceFacts("cpu", available_bytes=2**34)
@@ -27,7 +29,17 @@ def with_(figures, **more):
 
 @pytest.fixture
 def said(ask, make_measured, make_facts, make_all_reduce, hand_made):
-    def say(rows=ROWS, fsdp=(LINEAR, ROOT), sizes=((300, 30), (100, 10)), link=None, code="DP205", waiting=0.0, **more):
+    def say(
+        rows=ROWS,
+        fsdp=(LINEAR, ROOT),
+        sizes=((300, 30), (100, 10)),
+        link=None,
+        code="DP205",
+        waiting=0.0,
+        tensors=None,
+        predictor=None,
+        **more,
+    ):
         sent = [
             with_(make_all_reduce(int(kib * KIB), calls, kind=kind), group="0", group_size=2)
             for kind in ("all_gather", "reduce_scatter")
@@ -38,8 +50,9 @@ def said(ask, make_measured, make_facts, make_all_reduce, hand_made):
         links = None if link is None else [link]
         known = {"overlap": overlap, "sharding": TAKEN, "collectives": sent, "links": links, "world_size": 2}
         run = make_measured(**{**known, "device": "cpu", **more})
-        facts = make_facts(fsdp=fsdp, optimizers=[OptimizerFacts("AdamW", parameters=1000)], device=HOST)
-        return ask(code, run, [facts])
+        optimizers = [OptimizerFacts("AdamW", parameters=1000)]
+        facts = make_facts(fsdp=fsdp, optimizers=optimizers, device=HOST, tensors=tensors)
+        return ask(code, run, [facts], None, predictor)
 
     return say
 
@@ -173,3 +186,22 @@ def test_calls_of_other_sizes_stand_for_a_link(said, make_all_reduce, large_us, 
     if large_us > 20 and speaks:
         assert found[0].confidence == "low"
         assert "its latency takes 19 us, its transfer 1.5" in found[0].why
+
+
+def test_on_a_cpu_units_of_whole_blocks_are_replayed(said):
+    """Six blocks of 2 MiB and the rest are 7 units; of blocks of 0.4 MiB three go into one, so 3 are left."""
+    predictor = testing.predicting("fsdp.units", {7: 0.7, 3: 0.6})
+    for block_bytes, saved in ((2 * 2**20, 0.3), (int(0.4 * 2**20), 0.4)):
+        blocks = TensorFacts(block="Block", block_bytes=[block_bytes] * 6)
+        (advice,) = said(tensors=blocks, predictor=predictor)
+        assert advice.saves.basis == "replayed"
+        assert advice.saves.predicted_share == pytest.approx(saved)
+        assert advice.saves.low_share == pytest.approx(saved - 0.05)
+        assert advice.saves.high_share == pytest.approx(max(saved + 0.05, 0.35))  # all that FSDP takes
+        (advice,) = said(tensors=blocks, predictor=predictor, device="cuda")
+        assert advice.saves.basis == "bound"
+    (advice,) = said(predictor=predictor)  # no list of equal blocks
+    assert advice.saves.basis == "bound"
+    many = TensorFacts(block="Block", block_bytes=[2 * 2**20] * 20)  # as many units as there are
+    (advice,) = said(tensors=many, predictor=predictor)
+    assert advice.saves.basis == "bound"
