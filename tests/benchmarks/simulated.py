@@ -3,6 +3,7 @@
     python tests/benchmarks/simulated.py                  predict what is missing of 40 pairs, then print the table
     python tests/benchmarks/simulated.py --pairs 200 --first-seed 5000
     python tests/benchmarks/simulated.py --table [FILE]   print the table of what there is
+    python tests/benchmarks/simulated.py --history        print a row for each draw that is kept
 
 `tests/simulator` draws a training run and a change from each seed, and writes traces of the run before the change.
 `dptune whatif` predicts the step from these alone; the truth is the same steps simulated with the change. Steps are
@@ -39,6 +40,10 @@ from tests.simulator import pairs  # noqa: E402
 from tests.simulator.changes import CHANGES  # noqa: E402
 
 RESULTS = Path(__file__).parent / "results" / "simulated.json"
+DRAWS = (  # in their order; the one without a number is RESULTS
+    *("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth"),
+)
+CURRENT = "sixth"
 RANKS = (*[2] * 6, *[4] * 6, *[8] * 6, *[16] * 3, 32, 64)  # few of many ranks, which take minutes
 LEAST_EFFECT = 0.03  # of the step: a smaller one has no sign that matters
 
@@ -190,6 +195,41 @@ def table(results: dict[str, Any]) -> str:
     return "\n".join(line.rstrip() for line in lines)
 
 
+def history() -> str:
+    """A row of Markdown for each draw of which results are kept."""
+    head = (
+        *("draw", "frozen at", "first seed", "ranks", "judged of", "predicted", "mean error", "worst", "inside"),
+        *("median width", "signs", "bounds"),
+    )
+    rows = [head, ("---", "---", *["--:"] * (len(head) - 2))]
+    for draw in DRAWS:
+        file = RESULTS if draw == CURRENT else RESULTS.with_name(f"simulated_{draw}.json")
+        if file.exists():
+            rows.append((draw, *_of_draw(json.loads(file.read_text()))))
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+def _of_draw(results: dict[str, Any]) -> tuple[str, ...]:
+    words = results["command"].split()
+    given = dict(zip(words[2::2], words[3::2], strict=False))
+    judged_pairs = results["pairs"]
+    _, steps, mean_error, worst, inside, width, signs, *others = _figures(judged_pairs).split()
+    bounds = others[0] if "/" in others[0] else "-"
+    ranks = sorted({pair["ranks"] for pair in judged_pairs})
+    return (
+        results["commit"],
+        given["--first-seed"],
+        f"{ranks[0]} to {ranks[-1]}",
+        f"{len(judged_pairs)} of {given['--pairs']}",
+        steps,
+        *(f"{figure} %" for figure in (mean_error, worst)),
+        inside,
+        f"{width} %",
+        signs,
+        bounds,
+    )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     kept = Path(tempfile.gettempdir()) / "dptune-benchmark-simulated"
@@ -202,7 +242,11 @@ def main() -> None:
     parser.add_argument("--work", type=Path, default=kept, help="where judged pairs are kept")
     parser.add_argument("--out", type=Path, default=RESULTS, metavar="FILE", help="raw results")
     parser.add_argument("--table", nargs="?", type=Path, const=RESULTS, metavar="FILE", help="run nothing")
+    parser.add_argument("--history", action="store_true", help="run nothing: a row for each draw")
     args = parser.parse_args()
+    if args.history:
+        print(history())
+        return
     if args.table:
         if not args.table.exists():
             parser.error(f"there are no results yet: {args.table}")

@@ -43,6 +43,20 @@ def test_tables_are_quoted_from_the_results(benchmark: str, page: str) -> None:
     assert table_of(benchmark) in (ROOT / f"{page}.md").read_text(encoding="utf-8")
 
 
+def test_draws_of_simulated_runs_are_quoted_from_the_results() -> None:
+    page = (ROOT / "tests" / "benchmarks" / "PREDICTIONS.md").read_text(encoding="utf-8")
+    rows = table_of("simulated", "--history")
+    assert rows in page
+    kept = sorted((ROOT / "tests" / "benchmarks" / "results").glob("simulated*.json"))
+    assert len(rows.splitlines()) - 2 == len(kept)
+
+
+def test_steps_of_fully_shard_are_quoted_from_the_results() -> None:
+    page = (ROOT / "tests" / "benchmarks" / "PREDICTIONS.md").read_text(encoding="utf-8")
+    second = ROOT / "tests" / "benchmarks" / "results" / "predictions_fsdp_second.json"
+    assert table_of("predictions_fsdp", str(second)) in page
+
+
 @pytest.mark.long
 def test_settings_of_fully_shard_are_listed_as_the_code_has_them() -> None:
     """And each is named in the test that the table gives for it."""

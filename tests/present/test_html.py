@@ -146,6 +146,20 @@ def test_a_recorded_run_has_every_section_that_it_has_figures_for(sample: str) -
     assert sections == ["summary", "advice", *pictures, *changes, *tables, "quality", "rules", "text"]
 
 
+@pytest.mark.long
+def test_units_of_fully_shard_have_a_table() -> None:
+    """Every unit, not the most exposed alone; the card of gathers leads to it."""
+    report = reading.reported(SAMPLES / "gpu" / "ranks-nccl-fsdp")
+    whole = page(report)
+    section = whole.partition('id="shard-units"')[2].partition("</section>")[0]
+    rows = report.measured.shard_units.rows
+    assert section.count("<tr>") >= len(rows) + 3
+    assert {row.unit for row in rows} <= set(re.findall(r">([a-z.0-9]+)</td>", section))
+    for words in ("forward gather", "backward reduce", "hideable", "mesh 2", "Backward passes:", "held at once"):
+        assert words in section, words
+    assert 'href="#shard-units"' in whole.partition('id="advice-DP206"')[2].partition("</section>")[0]
+
+
 def test_the_page_begins_with_the_first_screen() -> None:
     _, report = reading.sample("accumulation_without_no_sync")
     screen = first_screen(report)

@@ -5,10 +5,15 @@ from typing import Any
 
 import pytest
 
+from dptune.knobs import KNOBS, PATCHED
 from dptune.measured import Figures, Measured
 from dptune.present.ink import paint
 from dptune.present.sections import rulebook
 from dptune.rule import Rule, Threshold
+from dptune.whatif.bounds import BOUNDS as OF_CPUS
+from dptune.whatif.cpu import changes as on_cpus
+from dptune.whatif.gpu import changes as on_gpus
+from dptune.whatif.memory import changes as of_memory
 
 from .. import reading  # noqa: TID252 - tests are no installed package
 
@@ -118,3 +123,35 @@ def test_figures_are_found_by_a_word() -> None:
     assert "run.measured.input.wait_share\n    waiting for the data loader / step" in told
     assert "2 figures." in told
     assert paint(rulebook.figures("zebra", 100), colour=False).startswith("No figure has 'zebra'")
+
+
+def test_knobs_say_what_is_predicted_on_which_device():
+    page = " ".join(paint(rulebook.knobs(100), colour=False).split())
+    outside, _, patched = page.partition("set by a patch of the script")
+    described = {**KNOBS, **PATCHED}
+    text = {
+        name: (patched if name in PATCHED else outside).partition(f" {name} ")[2].partition(f" {after} ")[0]
+        for name, after in zip(described, [*list(described)[1:], ""], strict=True)
+    }
+    assert all(text.values())
+    for name, knob in described.items():
+        steps, bounds = name in on_gpus.CHANGES or name in on_gpus.RANGED, name in on_gpus.BOUNDS
+        if knob.predicted == "step" and steps:
+            assert "whatif" not in text[name], name
+        if knob.predicted == "bound" and steps:
+            assert "whatif gives an upper bound on CPUs, the step on GPUs" in text[name], name
+        if knob.predicted == "no" and steps:
+            assert "whatif gives no step on CPUs, the step on GPUs" in text[name], name
+        if knob.predicted == "no" and name not in on_gpus.PREDICTED:
+            assert "whatif cannot predict it" in text[name] or name in of_memory.CHANGES, name
+        assert not (bounds and not steps) or "upper bound" in text[name], name
+    assert "whatif predicts its memory, not the step" in text["memory.checkpointing"]
+    assert PATCHED.keys() <= set(patched.split())
+
+
+@pytest.mark.parametrize("name", [*KNOBS, *PATCHED])
+def test_what_a_knob_says_of_cpus_is_what_their_model_has(name):
+    """Changes that the model of CPUs refuses whatever the run are in its table, for their reasons."""
+    refused = name == "fsdp.offload_policy"
+    steps = name in on_cpus.CHANGES and not refused
+    assert (KNOBS | PATCHED)[name].predicted == ("step" if steps else "bound" if name in OF_CPUS else "no")

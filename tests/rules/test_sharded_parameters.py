@@ -95,6 +95,9 @@ def test_replicas_are_no_alternative_to_units_in_16_bits(told, dtype):
     assert advice.title.endswith("`reshard_after_forward=False` gathers each layer once")
     assert {change.knob for change in advice.changes} == {"fsdp.reshard_after_forward"}
     assert "DistributedDataParallel" not in f"{advice.remedy} {advice.watch}"
+    added = next(one for one in advice.evidence if one.label == "gathered layers add (fp32)")
+    assert added.value == pytest.approx(4 * 1000 * 2 / 2**20)  # of both ranks
+    assert not any("replicas" in one.label for one in advice.evidence)
     assert told(device="cuda", peak=80_000, rows=rows, sharded=narrow) == []
     assert told(rows=rows, sharded=narrow) == []
     (whole,) = told(device="cuda", peak=50_000, rows=rows, sharded=replace(SHARDED, parameter_dtype="float32"))

@@ -280,6 +280,7 @@ def test_units_of_a_sharded_run(recording):
     assert merged.sharding is not None
     assert merged.sharding.units == (80.0,)
     assert merged.moments[1].sharding == 4 * 40
+    assert merged.doubt == 2 * (80 - 40)  # the next gather, and the buffer of a unit as large
     split = changed(model, {"fsdp.units": 8})
     assert split.sharding is not None
     assert split.sharding.units == (10.0,) * 8

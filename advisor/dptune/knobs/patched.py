@@ -18,6 +18,7 @@ WRAPPER = Knob(
     "how ranks share the model: ddp replicates it, fsdp shards it (with `fsdp.units` units)",
     "model = DistributedDataParallel(model)  # in place of all calls of fully_shard",
     WRAPPERS,
+    predicted="step",
 )
 BLOCKS = Knob(
     "fsdp.blocks_per_unit",
@@ -29,6 +30,7 @@ BLOCKS = Knob(
     "fully_shard([...])  # {then} whole blocks in each call, and no modules inside them",
     least=1,
     call=FULLY_SHARD,
+    predicted="step",
 )
 WITHIN_HOSTS = Knob(
     "fsdp.within_hosts",
@@ -39,6 +41,7 @@ WITHIN_HOSTS = Knob(
     "HSDP: shards within each host, replicas between hosts",
     "fully_shard(module, ..., mesh=init_device_mesh(...))  # a 2-D mesh: hosts, ranks of a host",
     call=FULLY_SHARD,
+    predicted="step",
 )
 OFFLOAD = Knob(
     "fsdp.offload_policy",

@@ -66,6 +66,7 @@ from math import inf
 from statistics import median
 
 from dptune.advice import Advice, Change, Evidence, Location, Saving
+from dptune.knobs import Value
 from dptune.measured import CommunicationFigures, Missing, shard_messages
 from dptune.rule import Rule, RunView, Threshold
 from dptune_rules.exposed import exposed_rows
@@ -158,7 +159,7 @@ def check(run: RunView) -> Iterator[Advice]:
         evidence=[
             *exposed_rows(run, rows),
             Evidence(label="sharded units", value=_units(run)),
-            *_memory(run),
+            *_memory(run, replicated),
             *([Evidence(label="forward passes before a backward pass", value=passes)] if repeated else []),
             *known("sharded at", where),
         ],
@@ -291,15 +292,20 @@ def _shard_bytes(run: RunView) -> int:
     return 4 * sum(optimizer.parameters for optimizer in run.any_facts().optimizers)
 
 
-def _memory(run: RunView) -> list[Evidence]:
-    """The predicted peak with replicas, else what they would add to each rank, and what there is."""
-    if predicted := list(peak_evidence(run, {"wrapper": "ddp"})):
+def _memory(run: RunView, replicas: bool) -> list[Evidence]:
+    """The predicted peak with replicas, or with layers that stay gathered; else what these would add to each rank, and
+    what there is.
+    """
+    change: dict[str, Value] = {"wrapper": "ddp"} if replicas else {"fsdp.reshard_after_forward": False}
+    if predicted := list(peak_evidence(run, change)):
         return predicted
     shard_bytes, ranks = _shard_bytes(run), run.measured.world_size
     if not shard_bytes:
         return []
-    added = COPIES * shard_bytes * (ranks - 1)
-    label = "replicas add (parameters, gradients, optimizer state in fp32)"
+    added = COPIES * shard_bytes * (ranks - 1) if replicas else shard_bytes * ranks
+    label = (
+        "replicas add (parameters, gradients, optimizer state in fp32)" if replicas else "gathered layers add (fp32)"
+    )
     found = [Evidence(label=label, value=added / 2**20, unit="MiB per rank")]
     if run.measured.device_kind == "cpu":
         left = _host_memory(run)

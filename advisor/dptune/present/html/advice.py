@@ -13,7 +13,7 @@ from dptune.present.sections.advice import body, nothing_to_say, other_proofs, s
 # Where the cause of a rule's findings shows, by the first digit of its code, which is its family.
 _SHOWN_IN: Mapping[str, tuple[str, ...]] = {
     "1": ("communication", "timeline", "collective-table"),
-    "2": ("links", "communication", "collective-table"),
+    "2": ("shard-units", "links", "communication", "collective-table"),
     "3": ("ranks", "changes"),
     "4": ("kernels", "kernel-table"),
     "5": ("timeline", "ranks", "steps"),

@@ -22,6 +22,7 @@ from dptune.present.html.kernels import kernel_classes
 from dptune.present.html.markup import WIDE, Section, joined, labelled, paragraph, text, text_block
 from dptune.present.html.outliers import outliers
 from dptune.present.html.ranks import lateness, ranks
+from dptune.present.html.sharding import shard_units
 from dptune.present.html.steps import history
 from dptune.present.html.tables import collective_table, kernel_table, rank_table
 from dptune.present.html.timeline import timeline
@@ -65,6 +66,7 @@ def _sections(report: Report, details: RunDetails) -> Iterator[Section]:
         *outliers(report),
         *hidden_and_exposed(report),
         *links(report),
+        *shard_units(report),
         *kernel_classes(report),
         *functions(report),
         *efficiency(report),

@@ -24,6 +24,7 @@ _HIDEABLE_WORDS = (
     " Hideable: exposed time, without waiting where that is known, that compute of the unit before (gathers) or after "
     "(reduces) could overlap."
 )
+Table = tuple[Sequence[Column], list[list[Cell]]]
 _MOSTLY = 0.5  # of the gathers of a pass, that are issued ahead
 _SMALL = 0.02  # of the compute of a pass: less exposed communication needs no reason
 _KINDS = {"all_gather": "gather", "reduce_scatter": "reduce", "all_reduce": "all-reduce"}
@@ -36,40 +37,63 @@ def fsdp(report: Report, width: int) -> Iterator[Line]:
         return
     yield from heading("FSDP units", width)
     for policy in found.policies:
-        yield from wrapped(_policy(policy), width, "  ", "    ")
-    on_gpu = report.measured.known("device_kind") != "cpu"
-    times = (*_TIMES, _HIDEABLE) if on_gpu else _TIMES
-    steps = sum(max((len(device.steps) for device in rank.devices), default=0) for rank in report.measured.ranks)
-    kinds = list(dict.fromkeys((row.direction, row.kind) for row in found.rows))
-    sums = [[row for row in found.rows if (row.direction, row.kind) == key] for key in kinds]
-    yield from table(
-        (*_SUMS, *times, Column("ahead")),
-        [
-            [_name(rows[0]), str(len(rows)), _size(rows), *_times(rows, steps)[: len(times)], _issued(rows)]
-            for rows in sums
-        ],
-        width,
-    )
+        yield from wrapped(policy_words(policy), width, "  ", "    ")
+    yield from table(*sums(report, found), width)
     most = sorted((row for row in found.rows if row.exposed_ns), key=lambda row: -row.exposed_ns)[:_AT_MOST]
     in_order = [row for row in found.rows if row in most]
-    rows = [[row.unit or "(root)", _name(row), _size([row]), *_times([row], steps)[: len(times)]] for row in in_order]
-    yield from table((*_UNITS, *times), rows, width)
+    yield from table(*units(report, in_order), width)
     if len(in_order) < len(found.rows):
         left = several(len(found.rows) - len(in_order), "row") + " with less exposed time: see --format json"
         yield from wrapped(left, width, "  ", role="dim")
-    if on_gpu:
+    for remark in remarks(report, found):
+        yield from wrapped(remark, width, "  ", "    " if _on_gpu(report) else "  ")
+    yield from wrapped(words(report, found), width, "  ", role="dim")
+
+
+def sums(report: Report, found: ShardUnits) -> Table:
+    """The passes with all units together."""
+    kinds = list(dict.fromkeys((row.direction, row.kind) for row in found.rows))
+    by_kind = [[row for row in found.rows if (row.direction, row.kind) == key] for key in kinds]
+    cells = [[_name(rows[0]), str(len(rows)), _size(rows), *_times(report, rows), _issued(rows)] for rows in by_kind]
+    return (*_SUMS, *_columns(report), Column("ahead")), cells
+
+
+def units(report: Report, rows: Sequence[UnitFigures]) -> Table:
+    """These units, by themselves."""
+    cells = [[row.unit or "(root)", _name(row), _size([row]), *_times(report, [row])] for row in rows]
+    return (*_UNITS, *_columns(report)), cells
+
+
+def remarks(report: Report, found: ShardUnits) -> Iterator[str]:
+    """Why passes expose communication, who is waited for, how far units are gathered ahead."""
+    if _on_gpu(report):
         for direction in dict.fromkeys(row.direction for row in found.rows):
-            yield from wrapped(_why(found, direction, steps), width, "  ", "    ")
+            yield _why(found, direction, _steps(report))
     else:
-        yield from wrapped("On a CPU, FSDP's collectives block the script: no compute hides them.", width, "  ")
-    yield from wrapped(_waited_for(found), width, "  ")
-    yield from wrapped(_ahead(found), width, "  ")
+        yield "On a CPU, FSDP's collectives block the script: no compute hides them."
+    yield from filter(None, (_waited_for(found), _ahead(found)))
+
+
+def words(report: Report, found: ShardUnits) -> str:
+    """What the columns mean."""
     waits = any(row.known("waiting_ns") is not None for row in found.rows)
-    words = _WORDS + (_WAITING_WORDS if waits else "") + (_HIDEABLE_WORDS if on_gpu else "")
-    yield from wrapped(words, width, "  ", role="dim")
+    return _WORDS + (_WAITING_WORDS if waits else "") + (_HIDEABLE_WORDS if _on_gpu(report) else "")
 
 
-def _policy(policy: ShardPolicy) -> str:
+def _on_gpu(report: Report) -> bool:
+    return report.measured.known("device_kind") != "cpu"
+
+
+def _columns(report: Report) -> tuple[Column, ...]:
+    return (*_TIMES, _HIDEABLE) if _on_gpu(report) else _TIMES
+
+
+def _steps(report: Report) -> int:
+    """The steps of all ranks together."""
+    return sum(max((len(device.steps) for device in rank.devices), default=0) for rank in report.measured.ranks)
+
+
+def policy_words(policy: ShardPolicy) -> str:
     """How one line shards its units, in torch's names; what is torch's default is left out."""
     modules = ", ".join(name.removeprefix("FSDP") for name in policy.modules)
     where = f" at {policy.where}" if policy.where else ""
@@ -121,14 +145,15 @@ def _size(rows: Sequence[UnitFigures]) -> Cell:
     return shown(lambda: sum(row.message_bytes for row in rows), data)
 
 
-def _times(rows: Sequence[UnitFigures], steps: int) -> list[Cell]:
-    sums = (
+def _times(report: Report, rows: Sequence[UnitFigures]) -> list[Cell]:
+    found = (
         lambda: sum(row.hidden_ns for row in rows),
         lambda: sum(row.exposed_ns for row in rows),
         lambda: sum(row.waiting_ns for row in rows),
         lambda: sum(row.hideable_ns for row in rows),
     )
-    return [shown(sum_ns, lambda ns: _ms(ns, steps)) for sum_ns in sums]
+    steps = _steps(report)
+    return [shown(sum_ns, lambda ns: _ms(ns, steps)) for sum_ns, _ in zip(found, _columns(report), strict=False)]
 
 
 def _issued(rows: Sequence[UnitFigures]) -> Cell:

@@ -10,7 +10,7 @@ from typing import Any, get_args, get_origin
 
 from dptune import config
 from dptune.advise import packs
-from dptune.knobs import KNOBS, written
+from dptune.knobs import KNOBS, PATCHED, Knob, written
 from dptune.measured import Measured, Model
 from dptune.present.amounts import several
 from dptune.present.lines import BLANK, NARROW, Line, Span, code, heading, labelled, line, wrapped
@@ -49,21 +49,46 @@ def listed(rules: Sequence[tuple[Rule, str]], running: Collection[str], width: i
 
 
 def knobs(width: int) -> Iterator[Line]:
-    """Every knob under its family: what it is, what it takes, and whether what is learned may change."""
+    """Every knob under its family: what it is, what it takes, whether what is learned may change, what is predicted;
+    those last that only a patch of the script sets.
+    """
     family = ""
     for knob in KNOBS.values():
         if knob.name.partition(".")[0] != family:
             family = knob.name.partition(".")[0]
             yield from heading(family, width)
-        yield (Span("  "), *line(knob.name, "code"))
-        default = "" if knob.default is None else f", in torch {written(knob.default)}"
-        learned = "; may change training results" if knob.numerics == "changes" else ""
-        predicted = {"step": "", "bound": "; whatif gives an upper bound only", "no": "; whatif cannot predict it"}
-        notes = f"{default}{learned}{predicted[knob.predicted]}"
-        yield from wrapped(f"{knob.summary}: {knob.takes}{notes}", width, "      ")
+        yield from _knob(knob, width)
     yield BLANK
     hint = "And env.NAME: the variable NAME of the environment. Set one with: dptune profile --set KNOB=VALUE train.py"
     yield from wrapped(hint, width)
+    yield BLANK
+    yield from heading("set by a patch of the script", width)
+    for knob in PATCHED.values():
+        yield from _knob(knob, width)
+    yield BLANK
+    yield from wrapped("Predict one with: dptune whatif --set KNOB=VALUE. Verify it with: dptune verify --set.", width)
+
+
+def _knob(knob: Knob, width: int) -> Iterator[Line]:
+    yield (Span("  "), *line(knob.name, "code"))
+    default = "" if knob.default is None or knob.name in PATCHED else f", in torch {written(knob.default)}"
+    learned = "; may change training results" if knob.numerics == "changes" else ""
+    yield from wrapped(f"{knob.summary}: {knob.takes}{default}{learned}{_predicted(knob)}", width, "      ")
+
+
+def _predicted(knob: Knob) -> str:
+    """What whatif says of a knob; nothing where it predicts the step on every device."""
+    from dptune.whatif.gpu.changes import BOUNDS, CHANGES, PREDICTED, RANGED
+    from dptune.whatif.memory.changes import CHANGES as OF_MEMORY
+
+    bounded = knob.name in BOUNDS and knob.name not in CHANGES and knob.name not in RANGED
+    on_cpus, on_gpus = knob.predicted, "bound" if bounded else "step" if knob.name in PREDICTED else "no"
+    if on_cpus == on_gpus == "no":
+        return f"; whatif {'predicts its memory, not the step' if knob.name in OF_MEMORY else 'cannot predict it'}"
+    if on_cpus == on_gpus:
+        return "; whatif gives an upper bound only" if on_cpus == "bound" else ""
+    words = {"step": "the step", "bound": "an upper bound", "no": "no step"}
+    return f"; whatif gives {words[on_cpus]} on CPUs, {words[on_gpus]} on GPUs"
 
 
 def figures(word: str, width: int) -> Iterator[Line]:

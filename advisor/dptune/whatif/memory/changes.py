@@ -29,6 +29,9 @@ _UPDATE = {"sgd": 0, "sgd_momentum": 0}
 _UPDATES_OF_ADAM = 2
 _ADAPTIVE = ("adam", "nadam", "radam")  # foreach takes the roots of second moments: torch 2.13, optim/adam.py
 _WHOLE_BYTES = WIDTH["fp32"]  # of an element of parameters
+# Of the units that are held while the largest runs: the one that runs last gathers no next one, and the buffer of the
+# unit before it may be smaller.
+_AT_LARGEST = 2.0
 _OF_UNITS = 1.0  # units more or less that FSDP may hold at the peak
 SWITCHES_OFF = ("off", "none", False)
 
@@ -231,7 +234,7 @@ def _resplit(model: MemoryModel, split: Sharding) -> MemoryModel:
             return replace(moment, sharding=min(moment.sharding, of_root) + sum(split.units))
         return replace(moment, sharding=max(0.0, moment.sharding + split.held(moment) - before.held(moment)))
 
-    more = abs(max(split.units, default=0.0) - max(before.units, default=0.0))
+    more = _AT_LARGEST * abs(max(split.units, default=0.0) - max(before.units, default=0.0))
     return replace(model, sharding=split, moments=model.each(of), doubt=model.doubt + more)
 
 

@@ -1,0 +1,23 @@
+"""Units of fully_shard: how they are sharded, what each pass sends for them, and each unit by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dptune.advice import Report
+from dptune.present.html.markup import Section, note, paragraph
+from dptune.present.html.tables import table
+from dptune.present.sections import fsdp
+
+
+def shard_units(report: Report) -> Iterator[Section]:
+    """The passes with all units together, then every unit. Nothing of a run without units."""
+    found = report.measured.known("shard_units")
+    if found is None:
+        return
+    policies = "".join(paragraph(fsdp.policy_words(policy)) for policy in found.policies)
+    passes = table(*fsdp.sums(report, found), "FSDP units by pass")
+    remarks = "".join(paragraph(remark) for remark in fsdp.remarks(report, found))
+    every = table(*fsdp.units(report, found.rows), "FSDP units")
+    body = f"{policies}{passes}{remarks}{every}{note(fsdp.words(report, found))}"
+    yield Section("shard-units", "FSDP units (traced times)", "FSDP units", body)
