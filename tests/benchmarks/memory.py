@@ -88,14 +88,14 @@ CHANGES: dict[str, tuple[Change, ...]] = {
     "transformer, FSDP": (
         ("loader.batch_size=16", ("--batch", "16")),
         ("fsdp.reshard_after_forward=false", ("--reshard", "false")),
-        ("fsdp.units=2", ("--blocks-per-unit", "3")),
+        ("fsdp.units=3", ("--blocks-per-unit", "3")),
         ("wrapper=ddp", ("--strategy", "ddp")),
         ("optimizer.name=sgd", ("--optimizer", "sgd")),
     ),
     "wide layers, FSDP": (
         ("loader.batch_size=1024", ("--batch", "1024")),
         ("fsdp.reshard_after_forward=false", ("--reshard", "false")),
-        ("fsdp.units=2", ("--blocks-per-unit", "4")),
+        ("fsdp.units=3", ("--blocks-per-unit", "4")),
         ("wrapper=ddp", ("--strategy", "ddp")),
     ),
 }

@@ -291,6 +291,22 @@ def test_units_of_a_sharded_run(recording):
     assert ahead.moments[0].sharding - model.moments[0].sharding == 80
 
 
+def test_the_root_is_one_of_the_units(recording):
+    """As in steps, and as blocks per unit make them: a root with parameters and one unit of both blocks are two."""
+    blocks = FsdpFacts(2, units=2, names=["a", "b"], gathered_bytes=[40, 40], mesh=[2], modules=["Block"])
+    root = FsdpFacts(2, units=1, names=[""], gathered_bytes=[20], mesh=[2], modules=["Net"], root=True)
+    measured, facts = recording(ddp=[], fsdp=[blocks, root])
+    named = replace(facts[0].tensors, block="Block", block_bytes=[40, 40])
+    facts = [replace(each, tensors=named) for each in facts]
+    of_blocks, of_units, kept = (
+        predict_memory(measured, facts, {name: value}).high_bytes
+        for name, value in (("fsdp.blocks_per_unit", 2), ("fsdp.units", 2), ("fsdp.units", 3))
+    )
+    model = recorded(measured, facts)
+    assert of_blocks == of_units == model.peak + 2 * 40  # what the units that are held while it runs may be off by
+    assert kept == pytest.approx(model.peak, rel=0.011)
+
+
 def test_shards_within_hosts(recording):
     """Of four ranks two are on each host: half of everything is on a rank, not a quarter."""
     measured, (first, second) = recording(world_size=4)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from dptune.knobs import Value
 from dptune.measured import Missing
+from dptune.runfile.facts import Facts
 from dptune.whatif.memory.dtypes import (
     OF_DTYPE,
     WIDTH,
@@ -33,6 +34,7 @@ _WHOLE_BYTES = WIDTH["fp32"]  # of an element of parameters
 # unit before it may be smaller.
 _AT_LARGEST = 2.0
 _OF_UNITS = 1.0  # units more or less that FSDP may hold at the peak
+_UNITS = "fsdp.units"
 SWITCHES_OFF = ("off", "none", False)
 
 
@@ -46,6 +48,13 @@ def changed(model: MemoryModel, changes: Mapping[str, Value]) -> MemoryModel:
         elif not name.startswith(_UNCHANGED):
             raise Missing(f"the effect of {name} on memory is not known")
     return model
+
+
+def besides_root(changes: Mapping[str, Value], facts: Sequence[Facts]) -> dict[str, Value]:
+    """The changes with the number of units besides a recorded root with parameters, which `fsdp.units` counts."""
+    count = int(changes.get(_UNITS) or 0)
+    names = {name for fsdp in facts[0].fsdp if fsdp.version == 2 for name in fsdp.names} if facts else set()
+    return {**changes, _UNITS: count - 1} if count > 1 and "" in names and len(names) > 1 else dict(changes)
 
 
 def leaves_memory(changes: Mapping[str, Value]) -> bool:
@@ -325,7 +334,7 @@ CHANGES: dict[str, Callable[[MemoryModel, Value], MemoryModel]] = {
     "wrapper": _wrapper,
     "optimizer.sharded": _sharded_optimizer,
     "fsdp.reshard_after_forward": _resharding,
-    "fsdp.units": _units,
+    _UNITS: _units,
     "fsdp.no_sync": _unsynchronized,
     "fsdp.within_hosts": _within_hosts,
     "fsdp.forward_prefetch": _prefetched("forward"),

@@ -11,7 +11,7 @@ from dptune.predicted import NOT_TRACKED, Fits, MemoryComponent, MemoryPredictio
 from dptune.runfile.facts import Facts
 from dptune.whatif import needed_facts
 from dptune.whatif.blocks import as_units
-from dptune.whatif.memory.changes import changed, leaves_memory
+from dptune.whatif.memory.changes import besides_root, changed, leaves_memory
 from dptune.whatif.memory.model import PARTS, MemoryModel, recorded
 
 # What a prediction is off by without any change of parts: tests/benchmarks/MEMORY.md.
@@ -41,7 +41,7 @@ def predict_memory(measured: Measured, facts: Sequence[Facts], changes: Mapping[
     try:
         needed_facts.check(facts)
         before = recorded(measured, facts)
-        asked = as_units(changes, facts)
+        asked = besides_root(as_units(changes, facts), facts)
         new = {name: value for name, value in asked.items() if name not in KNOBS or not in_force(name, value, facts)}
         if leaves_memory(new):
             raise Missing("these settings do not change memory")

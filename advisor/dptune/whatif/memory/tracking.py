@@ -15,7 +15,7 @@ from dptune.knobs.fsdp import DTYPES
 from dptune.measured import Measured, Missing
 from dptune.predicted import MemoryPrediction
 from dptune.runfile.facts import Facts
-from dptune.whatif.memory.changes import leaves_memory
+from dptune.whatif.memory.changes import besides_root, leaves_memory
 from dptune.whatif.memory.model import ranks_of_a_host
 
 
@@ -43,7 +43,8 @@ def requested(
 ) -> TrackedMemoryRequest:
     """How the model is wrapped with these changes; raises Missing for what torch's trackers cannot show."""
     request = _recorded(function, measured, facts)
-    new = {name: value for name, value in changes.items() if name not in KNOBS or not in_force(name, value, facts)}
+    asked = besides_root(changes, facts)
+    new = {name: value for name, value in asked.items() if name not in KNOBS or not in_force(name, value, facts)}
     for name, value in sorted(new.items(), key=lambda change: change[0] != "wrapper"):
         if name == "fsdp.within_hosts" and value:
             request = _within_hosts(request, facts)
