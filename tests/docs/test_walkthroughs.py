@@ -34,5 +34,5 @@ def test_fsdp2_the_rows_of_its_units_are_current() -> None:
     _, report = reading.sample("gpu/ranks-nccl-fsdp")
     (shown,) = re.findall(r"```text\n(.*?)\n```", page_text, re.DOTALL)
     printed = sections(report, ["fsdp"]).splitlines()
-    assert len(shown.splitlines()) == 5
+    assert len(shown.splitlines()) == 6
     assert set(shown.splitlines()) <= set(printed)
