@@ -124,12 +124,14 @@ def test_what_torch_names_once_its_compiler_is_used_keeps_no_script_from_being_f
 
 def test_a_relative_folder_is_that_of_the_one_who_asks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "below").mkdir()
-    (tmp_path / "below" / "train.py").write_text("open('written', 'w').close()")
+    (tmp_path / "below" / "train.py").write_text("open('written', 'a').write('.')")
+    absolute = forks.popen([sys.executable, "train.py"], env=environment(tmp_path), cwd=tmp_path / "below")
+    assert absolute.wait() == 0  # the server is there, and was started in another folder
     monkeypatch.chdir(tmp_path)
     process = forks.popen([sys.executable, "train.py"], env=environment(tmp_path), cwd=Path("below"))
     assert isinstance(process, forks.Forked)
     assert process.wait() == 0
-    assert (tmp_path / "below" / "written").exists()
+    assert (tmp_path / "below" / "written").read_text() == ".."
 
 
 def test_its_end_is_seen(tmp_path: Path) -> None:
