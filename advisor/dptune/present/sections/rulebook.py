@@ -49,7 +49,7 @@ def listed(rules: Sequence[tuple[Rule, str]], running: Collection[str], width: i
 
 
 def knobs(width: int) -> Iterator[Line]:
-    """Every knob under its family: what it is, what it takes, whether what is learned may change, what is predicted;
+    """Every knob under its family: what it is, what it takes, whether training results may change, what is predicted;
     those last that only a patch of the script sets.
     """
     family = ""
