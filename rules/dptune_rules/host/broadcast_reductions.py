@@ -136,7 +136,7 @@ def check(run: RunView) -> Iterator[Advice]:
 def _predicted(run: RunView, function: BroadcastReduction) -> Saving | None:
     part = OF_FEW if function.whole[-1] < FEW_FEATURES else SAVED_PARTS[function.kind]
     spared = f"{100 * part[0]:.0f} to {100 * part[2]:.0f} %"
-    return run.replaced(function, part, f"one call took {spared} less in measurements")
+    return run.replaced(function, part, f"one call took {spared} less time in measurements")
 
 
 def _seen(run: RunView) -> bool:

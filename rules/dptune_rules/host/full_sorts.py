@@ -114,7 +114,7 @@ def _predicted(run: RunView, function: FullSort) -> Saving | None:
     taken = max(1, _selected(function)) if function.inner else 1
     least, likely, most = (max(0.0, 1 - taken * (1 - each)) for each in part)
     called = "torch.kthvalue" if function.inner else "torch.topk"
-    return run.replaced(function, (least, likely, most), f"{called} took 65 % less or more in measurements")
+    return run.replaced(function, (least, likely, most), f"{called} took at least 65 % less time in measurements")
 
 
 def _selected(function: FullSort) -> int:

@@ -105,7 +105,7 @@ def _predicted(run: RunView, function: OneHotProduct) -> Saving | None:
     part = next(part for least, part in SAVED_PARTS.items() if function.classes >= least)
     called = "index_add_" if function.sums else "a lookup"
     spared = f"{100 * part[0]:.0f} to {100 * part[2]:.0f} %"
-    return run.replaced(function, part, f"{called} took {spared} less in measurements with as many classes")
+    return run.replaced(function, part, f"{called} took {spared} less time in measurements with as many classes")
 
 
 def _backward(function: OneHotProduct) -> str:
