@@ -4,7 +4,7 @@
                                                         (make bench-unseen)
     python tests/benchmarks/unseen.py --half sealed     the other half: to be run when nothing is changed any more
     python tests/benchmarks/unseen.py --half second     a later draw of scripts, sealed as a whole
-    python tests/benchmarks/unseen.py --half third      one more draw, sealed as a whole; fourth to tenth: others
+    python tests/benchmarks/unseen.py --half third      one more draw, sealed as a whole; fourth to eleventh: others
     python tests/benchmarks/unseen.py --again           read anew what was recorded, with the commit as it is
     python tests/benchmarks/unseen.py --table           print the table of what there is
 
@@ -46,6 +46,7 @@ sys.path.insert(0, str(HERE / "unseen"))
 
 from catalogue import SCRIPTS, Script, halves, mistakes  # noqa: E402
 from catalogue_eighth import EIGHTH  # noqa: E402
+from catalogue_eleventh import ELEVENTH  # noqa: E402
 from catalogue_fifth import FIFTH  # noqa: E402
 from catalogue_fourth import FOURTH  # noqa: E402
 from catalogue_ninth import NINTH  # noqa: E402
@@ -70,8 +71,9 @@ DRAWS = {
     "eighth": EIGHTH,
     "ninth": NINTH,
     "tenth": TENTH,
+    "eleventh": ELEVENTH,
 }
-ALL = (*SCRIPTS, *SECOND, *THIRD, *FOURTH, *FIFTH, *SIXTH, *SEVENTH, *EIGHTH, *NINTH, *TENTH)
+ALL = (*SCRIPTS, *SECOND, *THIRD, *FOURTH, *FIFTH, *SIXTH, *SEVENTH, *EIGHTH, *NINTH, *TENTH, *ELEVENTH)
 DRAW = "first"  # another word draws other sizes and another order
 PAIRS = 4
 WARMUP, STEPS, LONG_STEPS = 5, 35, 65  # long ones where not all steps have the fault
