@@ -60,7 +60,7 @@ def main():
     parser.add_argument("--size", type=int, default=32)
     parser.add_argument("--width", type=int, default=draw("width", 28, 32))
     parser.add_argument("--hidden", type=int, default=draw("hidden", 88, 96))
-    parser.add_argument("--batch", type=int, default=32)
+    parser.add_argument("--batch", type=int, default=44)
     parser.add_argument("--epochs", type=int, default=4)
     parser.add_argument("--lr", type=float, default=2e-3)
     args = parser.parse_args()

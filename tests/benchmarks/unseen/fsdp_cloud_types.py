@@ -74,9 +74,7 @@ class SkyNet(nn.Module):
 
 
 def main():
-    cfg = SimpleNamespace(
-        side=14, patch=4, dim=draw("dim", 48, 56), heads=4, depth=4, batch=draw("batch", 4, 5), steps=90
-    )
+    cfg = SimpleNamespace(side=22, patch=3, dim=draw("dim", 48, 56), heads=4, depth=4, batch=2, steps=90)
     rank = int(os.environ["RANK"])
     dist.init_process_group("gloo")
     torch.manual_seed(50)

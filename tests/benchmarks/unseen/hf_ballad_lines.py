@@ -9,7 +9,7 @@ from drawn import MENDED, draw
 from torch.utils.data import Dataset
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments, set_seed
 
-WORDS = 16_000
+WORDS = 20_000
 
 
 class Ballads(Dataset):
@@ -54,12 +54,12 @@ class RareWordsTrainer(Trainer):
 
 def main():
     set_seed(19)
-    length, batch = 32, draw("batch", 14, 16)
+    length, batch = 32, draw("batch", 12, 14)
     data = Ballads(2 * batch * 45, length, seed=4)
     config = GPT2Config(
         vocab_size=WORDS,
         n_positions=length,
-        n_embd=draw("dim", 32, 40),
+        n_embd=draw("dim", 24, 28),
         n_layer=2,
         n_head=4,
         resid_pdrop=0.0,

@@ -76,8 +76,8 @@ def right(model, loader):
 def main():
     ap = argparse.ArgumentParser(description=__doc__)
     ap.add_argument("--size", type=int, default=32)
-    ap.add_argument("--width", type=int, default=draw("width", 16, 18))
-    ap.add_argument("--batch", type=int, default=draw("batch", 24, 28))
+    ap.add_argument("--width", type=int, default=draw("width", 18, 20))
+    ap.add_argument("--batch", type=int, default=draw("batch", 30, 32))
     ap.add_argument("--steps", type=int, default=100)
     args = ap.parse_args()
 
