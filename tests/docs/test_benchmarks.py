@@ -181,6 +181,7 @@ DRAWS = {
     "eighth draw": ("--half", "eighth"),
     "ninth draw": ("--half", "ninth"),
     "tenth draw": ("--half", "tenth"),
+    "eleventh draw": ("--half", "eleventh"),
 }
 
 
