@@ -188,7 +188,7 @@ def test_calls_of_other_sizes_stand_for_a_link(said, make_all_reduce, large_us, 
         assert "its latency takes 19 us, its transfer 1.5" in found[0].why
 
 
-def test_on_a_cpu_units_of_whole_blocks_are_replayed(said):
+def test_units_of_whole_blocks_are_replayed(said):
     """Six blocks of 2 MiB and the rest are 7 units; of blocks of 0.4 MiB three go into one, so 3 are left."""
     predictor = testing.predicting("fsdp.units", {7: 0.7, 3: 0.6})
     for block_bytes, saved in ((2 * 2**20, 0.3), (int(0.4 * 2**20), 0.4)):
@@ -199,7 +199,8 @@ def test_on_a_cpu_units_of_whole_blocks_are_replayed(said):
         assert advice.saves.low_share == pytest.approx(saved - 0.05)
         assert advice.saves.high_share == pytest.approx(max(saved + 0.05, 0.35))  # all that FSDP takes
         (advice,) = said(tensors=blocks, predictor=predictor, device="cuda")
-        assert advice.saves.basis == "bound"
+        assert (advice.saves.basis, advice.saves.predicted_share) == ("replayed", pytest.approx(saved))
+        assert advice.saves.high_share == pytest.approx(saved + 0.05)
     (advice,) = said(predictor=predictor)  # no list of equal blocks
     assert advice.saves.basis == "bound"
     many = TensorFacts(block="Block", block_bytes=[2 * 2**20] * 20)  # as many units as there are

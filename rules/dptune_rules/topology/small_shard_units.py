@@ -22,8 +22,8 @@ root module, which takes the parameters that are left. Where blocks are small, p
 `fully_shard([block1, block2])`. With FullyShardedDataParallel, wrap by `ModuleWrapPolicy({Block})`, or raise
 `min_num_params` of the size-based policy.
 
-On a CPU the saving of `fully_shard` on whole blocks is predicted by replay, with as many units as there are blocks and
-one for the rest; the interval ends at the upper bound. This bound is all the time that FSDP takes in a step: its
+The saving of `fully_shard` on whole blocks is predicted by replay, with as many units as there are blocks and one for
+the rest; on a CPU the interval ends at the upper bound. This bound is all the time that FSDP takes in a step: its
 collectives (overlapped ones on a GPU: only the slowdown of compute that they cause), host time in its hooks, and copies
 into and out of gathered buffers; with FullyShardedDataParallel the optimizer as well, which updates a tensor for each
 unit.
@@ -126,15 +126,15 @@ def check(run: RunView) -> Iterator[Advice]:
 
 
 def _saving(run: RunView, units: int, bound: Saving) -> Saving:
-    """Predicted on CPUs: neighbours are merged into as many units as there are blocks, and one for the rest.
+    """Predicted by replay: neighbours are merged into as many units as there are blocks, and one for the rest.
 
-    The interval ends at the bound: replay predicted 11 to 39 % where 43 % were saved.
+    On CPUs the interval ends at the bound: replay predicted 11 to 39 % where 43 % were saved.
     """
     fewer = number_of_units(run, LEAST_MIB)
-    if run.measured.known("device_kind") != "cpu" or fewer is None or fewer >= units:
+    if fewer is None or fewer >= units:
         return bound
     saves = run.saving({"fsdp.units": fewer}, bound)
-    if saves.basis != "replayed" or saves.predicted_share is None:
+    if run.measured.known("device_kind") != "cpu" or saves.basis != "replayed" or saves.predicted_share is None:
         return saves
     high = max(saves.high_share, bound.high_share)
     return run.narrowed(saves, saves.low_share, saves.predicted_share, high, f"upper end: {bound.how}")
