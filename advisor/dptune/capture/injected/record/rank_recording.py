@@ -198,6 +198,7 @@ class RankRecording:
         window.unsynced_updates.append(tally.unsynced_update)
         window.recomputed_ns.append(tally.recomputed_ns)
         window.buffer_sync_ns.append(tally.buffer_sync_ns)
+        window.unused_search_ns.append(tally.unused_search_ns)
         held = self._held.bytes() if self._held is not None else None
         if held is not None:
             window.memory_bytes.append(held)
