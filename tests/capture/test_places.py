@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from dptune.capture.injected.observe.call_source import lines_of
-from dptune.capture.injected.observe.places import Places, library, users_code, users_line
+from dptune.capture.injected.observe.places import OURS, Places, library, users_code, users_line
 
 
 def frame_of(file):
@@ -113,6 +113,36 @@ def test_each_argument_of_a_call_has_its_line_by_name(monkeypatch):
     stepped = sys._getframe().f_lineno + 1
     schedule.step()
     assert int(places.stepped_at(schedule).rpartition(":")[2]) == stepped
+
+
+OBSERVER = """
+import functools
+
+def observe(begin):
+    @functools.wraps(begin)
+    def constructed(*args, **kwargs):
+        begin(*args, **kwargs)
+    return constructed
+"""
+
+
+def test_a_constructor_that_another_observer_wraps_has_the_lines_of_its_arguments(monkeypatch):
+    """As that of DistributedDataParallel."""
+    torch = pytest.importorskip("torch", reason="loaders are torch's")
+    from torch.utils.data import DataLoader
+
+    monkeypatch.setattr(DataLoader, "__init__", DataLoader.__init__)
+    places, observer = Places(), {}
+    exec(compile(OBSERVER, f"{OURS}observe/unaveraged.py", "exec"), observer)
+    places.watch(DataLoader)
+    DataLoader.__init__ = observer["observe"](DataLoader.__init__)
+    first = sys._getframe().f_lineno + 1
+    loader = DataLoader(
+        torch.zeros(8, 2),
+        num_workers=0,
+    )
+    lines = {name: int(place.rpartition(":")[2]) - first for name, place in lines_of(places, loader).items()}
+    assert lines == {"dataset": 1, "num_workers": 2}
 
 
 def test_code_that_torch_fx_generates_is_not_the_scripts():

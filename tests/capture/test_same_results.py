@@ -13,6 +13,7 @@ from torch import nn, overrides
 
 from dptune.capture.injected.observe import same_results
 from dptune.capture.injected.observe.module_calls import ModuleCalls
+from dptune.capture.injected.observe.places import OURS
 from dptune.capture.injected.observe.same_results import SameResults
 from dptune.capture.injected.observe.value_numbers import ValueNumbers
 
@@ -399,3 +400,44 @@ def test_other_batches_and_what_is_trained_are_not_the_same_within_a_step():
         return (x + mask_of(first)).mean() + (model.weight * 2).sum() + (model.weight * 2).sum()
 
     assert found(step) == []
+
+
+OBSERVER = """
+import functools
+
+def compute(tensor):
+    return tensor @ tensor
+
+def around(call):
+    @functools.wraps(call)
+    def watched(*args):
+        return call(*args)
+    return watched
+"""
+
+
+def observed(**names):
+    """The functions of a module of observers."""
+    exec(compile(OBSERVER, f"{OURS}observe/of_a_test.py", "exec"), names)
+    return names
+
+
+def test_what_an_observer_computes_for_itself_is_not_the_scripts():
+    compute = observed()["compute"]
+
+    def step(model):
+        compute(FIXED)
+        return model(torch.rand(64, 64)).mean()
+
+    assert found(step) == []
+
+
+def test_what_the_script_calls_through_an_observer_is_its_own():
+    product = observed()["around"](torch.matmul)
+
+    def step(model):
+        return model(product(FIXED, FIXED) + torch.rand(64, 64)).mean()
+
+    (facts,) = found(step)
+    assert facts.operators == ["matmul"]
+    assert "step (tests/capture/test_same_results.py:" in facts.function

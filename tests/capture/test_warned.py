@@ -7,7 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from dptune.advise.recording_limits import limits
-from dptune.runfile.facts import Facts, WarningFacts
+from dptune.runfile.facts import Facts
+from dptune.runfile.torch_warnings import WarningFacts
 
 from .conftest import SHORT, Run
 

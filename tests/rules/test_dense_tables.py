@@ -147,3 +147,18 @@ def test_conditions_need_a_high_impact(ask, run, make_facts, optimizer, clips, m
 def test_sharding_over_nccl_has_no_such_conditions(ask, run, make_facts):
     (advice,) = ask("DP111", clipping(run()), facts(make_facts, table(2_000), backend="nccl"))
     assert advice.title.endswith("shard the table over the ranks")
+
+
+def test_the_lines_of_all_tables_and_of_the_optimizer(ask, run, make_facts):
+    tables = [table(2_000, 50_000), table(1_000, 25_000, "items", where="train.py:10"), table(90, 9_000, "shops")]
+    optimizers = [OptimizerFacts("Adam", "train.py:31", parameters=5 * MB // 4, parameter_tensors=8)]
+    (advice,) = ask("DP111", run(), facts(make_facts, *tables, optimizers=optimizers))
+    named = {found.value: found.label for found in advice.evidence if str(found.value).startswith("train.py:")}
+    assert named == {
+        "train.py:9": "table created at",
+        "train.py:10": "table created at",
+        "train.py:31": "optimizer created at",
+    }
+    two = [*optimizers, OptimizerFacts("Adam", "train.py:32", parameters=9, parameter_tensors=1)]
+    (advice,) = ask("DP111", run(), facts(make_facts, *tables, optimizers=two))
+    assert "optimizer created at" not in [found.label for found in advice.evidence]

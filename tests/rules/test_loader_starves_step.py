@@ -651,7 +651,10 @@ def test_a_rank_that_waits_more_than_the_others_is_in_the_title(ask, make_measur
     ("more", "collated_by", "named"),
     [
         ({"dataset": "TensorDataset", "batch_size": 64}, "default_collate", True),
+        ({"dataset": "Subset", "batch_size": 64}, "default_collate", True),
+        ({"dataset": "Images", "batch_size": 64, "takes_lists": True}, "default_collate", True),
         ({"dataset": "Images", "batch_size": 64}, "default_collate", False),
+        ({"dataset": "Images", "batch_size": 64, "takes_lists": True}, "pad (train.py:4)", False),
         ({"dataset": "TensorDataset", "batch_size": None}, "default_collate", False),  # it does already
         ({"dataset": "TensorDataset", "batch_size": 64}, "pad (train.py:4)", False),  # which gets single samples
     ],
@@ -662,6 +665,15 @@ def test_rows_of_tensors_are_indexed_a_batch_at_a_time(ask, make_measured, make_
     facts = make_facts(loaders=[loader(**more)], device=device)
     (advice,) = ask("DP501", make_measured(input=waiting(preparing=made_of)), [facts])
     assert ("at once instead of sample by sample (train.py:12)" in advice.title) == named
+
+
+def test_the_line_of_a_data_set_that_only_indexes_tensors(ask, make_measured, make_facts):
+    made_of = prepared(9, 9, 1, read_by="Rows.__getitem__ (train.py:7)", collated_by="default_collate")
+    rows = loader(dataset="Rows", batch_size=64, takes_lists=True)
+    facts = make_facts(loaders=[rows], device=DeviceFacts("cpu", usable_cores=1, torch_threads=1))
+    (advice,) = ask("DP501", make_measured(input=waiting(preparing=made_of)), [facts])
+    assert "index a whole batch of the Rows at once" in advice.title
+    assert ("samples are indexed at", "train.py:7") in [(found.label, found.value) for found in advice.evidence]
 
 
 def rows_of_tensors(make_facts, workers=0):

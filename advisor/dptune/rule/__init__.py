@@ -11,8 +11,10 @@ from dptune.rule.declared import Rule, Threshold
 from dptune.rule.ranks import LEADING
 from dptune.rule.recorded import Predictor
 from dptune.rule.savings import UNVALIDATED, RuleModule, RunView
+from dptune.runfile.bootstrapped_targets import BootstrappedTargetFacts
 from dptune.runfile.broadcast_losses import BroadcastLossFacts
 from dptune.runfile.call_path import CallPath, call_path
+from dptune.runfile.carried_states import CarriedStateFacts
 from dptune.runfile.changed_samples import ChangedSampleFacts
 from dptune.runfile.clipping import ClippingFacts
 from dptune.runfile.communication import CallFacts, DdpFacts
@@ -60,9 +62,11 @@ __all__ = [
     "LEAST_SAMPLES",
     "UNVALIDATED",
     "ActiveDropoutFacts",
+    "BootstrappedTargetFacts",
     "BroadcastLossFacts",
     "CallFacts",
     "CallPath",
+    "CarriedStateFacts",
     "ChangedSampleFacts",
     "ClippingFacts",
     "CountedPaddingFacts",

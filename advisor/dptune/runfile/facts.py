@@ -9,7 +9,9 @@ import re
 from dataclasses import dataclass, field
 from statistics import median
 
+from dptune.runfile.bootstrapped_targets import BootstrappedTargetFacts
 from dptune.runfile.broadcast_losses import BroadcastLossFacts
+from dptune.runfile.carried_states import CarriedStateFacts
 from dptune.runfile.changed_samples import ChangedSampleFacts
 from dptune.runfile.clipping import ClippingFacts
 from dptune.runfile.communication import CallFacts, DdpFacts, FsdpFacts, NcclFacts
@@ -43,6 +45,7 @@ from dptune.runfile.schedules import PlateauFacts, SchedulerFacts, ZeroRateFacts
 from dptune.runfile.shifted_labels import ShiftedLabelFacts
 from dptune.runfile.step_draws import StepDrawFacts
 from dptune.runfile.tensors import TensorFacts
+from dptune.runfile.torch_warnings import WarningFacts
 from dptune.runfile.training_mode import ActiveDropoutFacts, TrainingModeFacts
 from dptune.runfile.unaveraged import UnaveragedFacts
 from dptune.runfile.undivided_losses import UndividedLossFacts
@@ -188,15 +191,6 @@ class NoiseFacts:
 
 
 @dataclass
-class WarningFacts:
-    """A warning of torch about data-parallel training, and the user's line that brought it about."""
-
-    text: str
-    where: str | None = None
-    times: int = 1
-
-
-@dataclass
 class VariableFacts:
     """An environment variable that was set from outside, with its value in the script; None where it is not set.
 
@@ -233,7 +227,8 @@ class Facts:
     `ignored_targets` rows of logits whose targets the loss ignores;
     `discarded_gradients` gradients that are cleared before an optimizer uses them;
     `optimizer_gradients` whether optimizer steps have gradients, and new ones;
-    `broadcast_losses` losses that compare each prediction with each target;
+    `broadcast_losses` losses that compare each prediction with each target; `bootstrapped_targets` targets that keep
+    gradients; `carried_states` recurrent layers that start with the state after the previous batch;
     `kept_weights` weights that are kept without a copy; `changed_samples` samples that data sets change in place;
     `shifted_labels` how far targets are ahead of token ids;
     `weight_penalty` squared weights in the loss; `same_results` functions that compute the same in every step;
@@ -320,6 +315,8 @@ class Facts:
     discarded_gradients: DiscardedGradientFacts | None = None
     optimizer_gradients: list[OptimizerGradientFacts] = field(default_factory=list)
     broadcast_losses: list[BroadcastLossFacts] = field(default_factory=list)
+    bootstrapped_targets: list[BootstrappedTargetFacts] = field(default_factory=list)
+    carried_states: list[CarriedStateFacts] = field(default_factory=list)
     kept_weights: list[KeptWeightFacts] = field(default_factory=list)
     changed_samples: list[ChangedSampleFacts] = field(default_factory=list)
     shifted_labels: list[ShiftedLabelFacts] = field(default_factory=list)

@@ -43,7 +43,8 @@ class LoaderFacts:
     number generators that its samples are made with; `random_samples`: whether its first batches were prepared with
     random numbers, None where that is not known. `epoch_length`: its batches in an epoch on this rank;
     `costly_lines`: lines of its data set that do a costly thing: `mask`, `archive`, `file`, `index`, `pop`, `search` or
-    `statistics`.
+    `statistics`; `takes_lists`: its data set takes a list of indices as well as one, which all it does is to index
+    tensors with.
     `subset`: a digest of the first indices that its data set, a Subset as `random_split` makes, has of another one.
     `undivided_length`: those of all ranks, where Accelerate deals them.
     `arguments`: those of its call that dptune can set and no other field holds, by name. `through`: the function of an
@@ -82,6 +83,7 @@ class LoaderFacts:
     epoch_length: int | None = None
     undivided_length: int | None = None
     costly_lines: dict[str, str] = field(default_factory=dict)
+    takes_lists: bool = False
     arguments: dict[str, bool | int | float | str | None] = field(default_factory=dict)
     through: str = ""
     sampler_where: str | None = None

@@ -58,11 +58,12 @@ class Window:
     in which DDP reduced no gradient: under `no_sync`, or of something else. `unsynced_updates`: whether an optimizer
     stepped on gradients of a DDP module that the last backward pass into it had not averaged over the ranks.
     `recomputed_ns`: how long the host ran parts of forward passes again, for activation checkpointing.
-    `buffer_sync_ns`: how long it sent DDP's buffers before forward passes, or waited for them. `parameter_sums` are of
-    some parameters after the window's last step: equal on ranks that hold the same weights, none where parameters are
-    sharded. `sampled`: where the training thread was, of untraced steps. `skipped_steps` counts those that a GradScaler
-    skipped (None where the optimizer is fused, and skips by itself). `memory_bytes` is what the rank holds after each
-    step: allocated on its GPU, or resident in memory; empty where not known.
+    `buffer_sync_ns`: how long it sent DDP's buffers before forward passes, or waited for them; `unused_search_ns`: how
+    long DDP searched for unused parameters after them. `parameter_sums` are of some parameters after the window's last
+    step: equal on ranks that hold the same weights, none where parameters are sharded. `sampled`: where the training
+    thread was, of untraced steps. `skipped_steps` counts those that a GradScaler skipped (None where the optimizer is
+    fused, and skips by itself). `memory_bytes` is what the rank holds after each step: allocated on its GPU, or
+    resident in memory; empty where not known.
     `trace_text_bytes` is the size of the trace before compression, `saving_ns` how long writing it took, after the
     window. `taken_share` is the CPU steal time of a virtual machine, as a share of the time for which its cores had
     work in the window (None where its kernel does not count it). `load`: CPU time of the job and of the whole
@@ -90,6 +91,7 @@ class Window:
     unsynced_updates: list[bool] = field(default_factory=list)
     recomputed_ns: list[int] = field(default_factory=list)
     buffer_sync_ns: list[int] = field(default_factory=list)
+    unused_search_ns: list[int] = field(default_factory=list)
     parameter_sums: list[float] = field(default_factory=list)
     sampled: list[SampledFacts] = field(default_factory=list)
     skipped_steps: int | None = 0

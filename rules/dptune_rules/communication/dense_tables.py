@@ -79,6 +79,8 @@ CONDITIONS_SHARE = Threshold(
 SPARSE_TIMES, FUSED_SPARSE_TIMES = 5, 36
 WRITTEN_BYTES_PER_NS = 2.0  # of a gradient, at least: 2.9 to 5.3 were measured
 
+MOST_LINES = 3  # of tables
+
 SUPPORT_SPARSE = ("SGD", "Adagrad", "SparseAdam")  # optimizers of torch that step on sparse gradients
 
 RULE = Rule(
@@ -143,12 +145,24 @@ def check(run: RunView) -> Iterator[Advice]:
                 value=sum(embedding.gradient_bytes for embedding in tables),
                 unit="bytes",
             ),
-            *known("table created at", largest.where),
+            *(Evidence(label="table created at", value=line) for line in _lines(tables)),
+            *known("optimizer created at", _updated_at(run, largest)),
         ],
         numerics="changes",
         watch=_watch(largest.optimizer, on_nccl),
         fingerprint=f"{RULE.code}:{largest.module}",
     )
+
+
+def _lines(tables: Sequence[DenseTableFacts]) -> list[str]:
+    """The lines that create the tables, those of the largest ones first."""
+    return list(dict.fromkeys(table.where for table in tables if table.where))[:MOST_LINES]
+
+
+def _updated_at(run: RunView, table: DenseTableFacts) -> str | None:
+    """The line that creates the optimizer of a table; None where several have its class."""
+    lines = {optimizer.where for optimizer in run.any_facts().optimizers if optimizer.name == table.optimizer}
+    return lines.pop() if len(lines) == 1 else None
 
 
 def _conditions(run: RunView, optimizer: str) -> Iterator[str]:

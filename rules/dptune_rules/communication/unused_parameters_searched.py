@@ -17,10 +17,14 @@ become ready.
 Remove `find_unused_parameters=True`. Keep it where parts of the model are unused in turns: without it torch raises an
 error in the first step with an unused parameter, so nothing goes wrong unnoticed.
 
-The cost in a step is estimated from the shortest all-reduce of the marks (longer ones may include waiting) and 4 us for
-each parameter tensor, twice the time that traversal and marking took on a CPU. The upper bound of the saving is this
-cost plus all exposed communication except waiting for late ranks, because buckets in the order of the gradients may
-hide it.
+The search is timed in untraced steps: the time from the end of the forward pass until DDP returns. Older recordings do
+not have this time; 4 us for each parameter tensor then count, twice the time that the search took on a CPU. The cost
+also includes the shortest all-reduce of the marks (longer ones may include waiting).
+
+On a CPU the saving is predicted. Lower end: 0.8 times the search. Upper end: 1.1 times the search and this all-reduce,
+plus all exposed communication except waiting for late ranks if buckets in the order of the gradients may hide it: if
+there are several, and gradients become ready in another order than that of the parameters. Otherwise the saving is an
+upper bound, with this exposed communication.
 
 ## When to leave it alone
 
@@ -38,15 +42,18 @@ hide it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from statistics import mean
 
 from dptune.advice import Advice, Evidence
 from dptune.measured import CollectiveFigures, Missing
-from dptune.rule import Rule, RunView, Threshold
+from dptune.rule import DdpFacts, Rule, RunView, Share, Threshold
 from dptune_rules.communication.ddp_argument import change
 from dptune_rules.known import passed_at
 
 MARKING_NS = 4_000  # for each tensor, at most
+SAVED_PART = (0.8, 1.1)  # of the time: what DDP still does after a forward pass takes microseconds
+MOST_MOVED = 0.05  # of all gradients: those of a layer's weight and bias may become ready in either order
 
 WORTH_SHARE = Threshold("worth_share", 0.02, "low impact from here: savings below 2 % of a step are not worth a change")
 
@@ -81,18 +88,24 @@ def check(run: RunView) -> Iterator[Advice]:
         if _is_of_marks(collective, {ddp.parameter_tensors for ddp in looking})
     ]
     exchange = sum(mark.calls_per_step * mark.shortest_ns for mark in marks) / run.measured.traced_step_ns
-    marking = MARKING_NS * tensors / run.measured.step.time_ns
+    timed = _timed(run)
+    marking = mean(timed.values()) if timed else MARKING_NS * tensors / run.measured.step.time_ns
     share = min(1.0, run.unstretched(exchange) + marking)
     impact = run.impact(share, WORTH_SHARE)
     if impact is None:
         return
     changes = [change(run, ddp, "find_unused_parameters", True, False) for ddp in looking]
     exposed = run.unstretched(max(exchange, run.measured.share("exchange_ns")))
-    most = (
-        "the exposed communication, without waiting for late ranks, plus "
-        f"{MARKING_NS / 1e3:g} us for each of {tensors} tensors"
-    )
+    most = "the exposed communication, without waiting for late ranks, plus "
+    most += "the search in untraced steps" if timed else f"{MARKING_NS / 1e3:g} us for each of {tensors} tensors"
     saves = run.saving(changes, run.bound(0.0, min(1.0, exposed + marking), most))
+    if saves.basis == "bound" and timed:
+        sent = run.unstretched(exchange)
+        highest = sent if all(map(_is_in_order, looking)) else exposed
+        spent = {rank: Share(search, search + sent, search + max(sent, highest)) for rank, search in timed.items()}
+        how = "the search in untraced steps and the all-reduce of its bitmap"
+        how += "" if highest == sent else "; the upper end adds the exposed communication"
+        saves = run.removed(spent, how, SAVED_PART, timed=True) or saves
     less = f"up to {100 * saves.high_share:.0f} % less"
     if saves.predicted_share is not None:
         less = f"about {100 * saves.predicted_share:.0f} % less"
@@ -112,13 +125,34 @@ def check(run: RunView) -> Iterator[Advice]:
         confidence="medium",
         evidence=[
             Evidence(label="parameter tensors", value=tensors),
-            Evidence(label="search and bitmap all-reduce", value=share, unit="of a step at most"),
+            Evidence(label="search and bitmap all-reduce", value=share, unit=f"of a step{'' if timed else ' at most'}"),
             run.exposed_transfer(),
             *passed_at(looking[0], "find_unused_parameters"),
         ],
         numerics="same",
         watch="If a parameter gets no gradient in a later step, DDP raises an error.",
         fingerprint=f"{RULE.code}:ddp.find_unused_parameters:{looking[0].module}",
+    )
+
+
+def _timed(run: RunView) -> Mapping[int, float]:
+    """The share of untraced steps in which DDP searches, by rank; empty where it was not timed on every rank."""
+    found = {}
+    for facts in run.facts:
+        window = facts.window("untraced")
+        if window is None or not any(window.unused_search_ns):
+            return {}
+        found[facts.rank] = sum(window.unused_search_ns) / sum(window.durations_ns)
+    return found
+
+
+def _is_in_order(ddp: DdpFacts) -> bool:
+    """Whether buckets in the order of the gradients would hold the same: there is one, or that order is theirs."""
+    if ddp.gradient_bytes and ddp.gradient_bytes <= (ddp.first_bucket_bytes or 0):
+        return True
+    last = len(ddp.grad_ready_order) - 1
+    return last >= 0 and all(
+        abs(last - place - index) <= max(2, MOST_MOVED * last) for place, index in enumerate(ddp.grad_ready_order)
     )
 
 

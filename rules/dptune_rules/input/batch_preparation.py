@@ -30,7 +30,9 @@ def takes_indices(loader: LoaderFacts | None, preparing: PreparingFigures | None
     if loader is None or preparing is None or loader.batch_size is None or loader.own_batches:
         return False
     sample_bytes = (preparing.tensor_bytes or 0) / loader.batch_size
-    by_index = loader.dataset in BY_INDEX and preparing.collated_by in ("", "default_collate")
+    of_tensors = loader.dataset == "Subset" and (preparing.read_by or "").startswith(BY_INDEX)
+    indexes = loader.takes_lists or of_tensors or loader.dataset in BY_INDEX
+    by_index = indexes and preparing.collated_by in ("", "default_collate")
     return by_index and sample_bytes <= MOST_SAMPLE_BYTES
 
 

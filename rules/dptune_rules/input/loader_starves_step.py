@@ -60,7 +60,8 @@ the patterns that DP901 knows. Otherwise, if the first batches were prepared wit
 several epochs, the remedy is to prepare each sample once.
 
 A `TensorDataset` indexes its tensors for each sample, and the loader stacks the samples again: a batch of 2,048 rows
-and three tensors calls 6,144 operators. It also accepts a list of indices: with `batch_size=None` and a `BatchSampler`
+and three tensors calls 6,144 operators. The same holds for its subsets, and for a data set of the script whose
+`__getitem__` only indexes tensors. They also accept a list of indices: with `batch_size=None` and a `BatchSampler`
 as the sampler, a batch is one call for each tensor. Samples are then so cheap that workers can only hide the remaining
 cost. This is proposed before the first workers, for samples of up to 16 KiB: larger ones take as long to copy. For
 samples of up to 4 KiB it saved 64 to 87 % of the CPU time of preparing batches. Three training loops, timed on a busy
@@ -125,7 +126,7 @@ from dptune_rules.input.loader_waits import (
     longest_wait,
     of_trace,
 )
-from dptune_rules.known import passed_at
+from dptune_rules.known import known, passed_at
 from dptune_rules.loader_argument import loader_change
 
 HANDOVER_MS = Threshold(
@@ -195,6 +196,9 @@ def check(run: RunView) -> Iterator[Advice]:
             + " `DataLoader(dataset, batch_size=None, sampler=BatchSampler(sampler, batch_size, drop_last))`"
         )
     culprit = costly_function(run, preparing)
+    indexed_at = culprit.where if culprit and by_index else ""
+    if by_index:
+        culprit = None
     instead = costly_forms.remedy(run, loader, culprit, preparing) if culprit else ""
     batch_ms = wait * run.measured.step.time_ns / 1e6 / batches_per_step(run)
     prepared = 1 - (run.measured.input.other_share if now == 0 else 0.0)  # the part that workers can take over
@@ -312,6 +316,7 @@ def check(run: RunView) -> Iterator[Advice]:
         evidence=[
             *loader_words.evidence(run, host, wait, now, cores, (loader and loader.where) or ""),
             *passed_at(loader, "num_workers"),
+            *known("samples are indexed at", indexed_at),
             *(call_path_evidence(run, culprit.name, culprit.where) if culprit else []),
         ],
         numerics="same",

@@ -137,6 +137,22 @@ class Halves(nn.Module):
         return self.norm(rows.unflatten(0, (2, -1)).mT).mT.flatten(0, 1)
 
 
+class Remembering(nn.Module):
+    """Rows in 16 positions, which an LSTM reads with or without the state that rows of the previous batch left."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.layers = layers(width, 1)
+        self.rnn = nn.LSTM(width // 16, width // 16, batch_first=True)
+        self.state = None
+
+    def forward(self, rows):
+        outputs, state = self.rnn(self.layers(rows).unflatten(1, (16, -1)), self.state)
+        if not args.mended:
+            self.state = tuple(part.detach() for part in state)
+        return outputs.flatten(1)
+
+
 class Songs(nn.Module):
     """The vectors of a session's songs, which are looked up in a table."""
 
@@ -302,6 +318,8 @@ def build_model():
         return Detaching(384)
     if args.fault == "few-samples-normalized":
         return Halves(384)
+    if args.fault == "state-carried-over":
+        return Remembering(384)
     if args.fault == "one-hot-products":
         return Songs(WORDS, 64)
     if args.fault == "long-convolutions":

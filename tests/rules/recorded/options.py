@@ -93,6 +93,8 @@ FAULTS = (
     "few-samples-normalized",
     "own-scores",
     "optimizer-not-restored",
+    "target-with-gradients",
+    "state-carried-over",
 )
 parser = argparse.ArgumentParser()
 parser.add_argument("fault", choices=FAULTS)

@@ -30,6 +30,7 @@ PER_STEP = (
     "unsynced_updates",
     "recomputed_ns",
     "buffer_sync_ns",
+    "unused_search_ns",
 )
 # Scripts may give these as they like, and schedulers take a learning rate below 0.
 _SIGNED = (

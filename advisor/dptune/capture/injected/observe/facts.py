@@ -102,6 +102,8 @@ def gather(facts: Facts, observers: Observers) -> None:
         "ignored_targets": observers.ignored_targets.facts,
         "discarded_gradients": observers.discarded_gradients.facts,
         "broadcast_losses": observers.broadcast_losses.facts,
+        "bootstrapped_targets": observers.bootstrapped_targets.facts,
+        "carried_states": observers.carried_states.facts,
         "kept_weights": observers.kept_weights.facts,
         "changed_samples": observers.changed_samples.facts,
         "shifted_labels": observers.shifted_labels.facts,

@@ -49,6 +49,7 @@ class Tally:
     unsynced_update: bool = False
     recomputed_ns: int = 0
     buffer_sync_ns: int = 0
+    unused_search_ns: int = 0
 
 
 def samples_in(batch: Any) -> int:
@@ -123,9 +124,10 @@ class Meters:
         return self._tallies.pop(threading.get_ident(), Tally())
 
     def install(self) -> None:
-        """Wrap the loader iterator's `__next__`, `torch.autograd.backward`, and what sends DDP's buffers."""
+        """Wrap the loader iterator's `__next__`, `torch.autograd.backward`, and what DDP does beside forward passes."""
         self._meter_loader()
         self._meter_buffers()
+        self._meter_search()
         self._preparing.fetched = self._note_fetch
         self._meter_backward()
 
@@ -230,6 +232,26 @@ class Meters:
                 self._tallies[threading.get_ident()].buffer_sync_ns += time.perf_counter_ns() - begun
 
         DistributedDataParallel._sync_buffers = metered  # type: ignore[method-assign]
+
+    def _meter_search(self) -> None:
+        """The search for unused parameters follows each forward pass in which gradients are enabled."""
+        follow = getattr(DistributedDataParallel, "_post_forward", None)
+        if follow is None:
+            return
+
+        @functools.wraps(follow)
+        def metered(this: Any, output: Any) -> Any:
+            searches = this.find_unused_parameters and not this.static_graph and this.require_backward_grad_sync
+            if not searches or not torch.is_grad_enabled() or torch.compiler.is_compiling():
+                return follow(this, output)
+            tally = self._tallies[threading.get_ident()]
+            begun, synced_ns = time.perf_counter_ns(), tally.buffer_sync_ns
+            try:
+                return follow(this, output)
+            finally:
+                tally.unused_search_ns += time.perf_counter_ns() - begun - (tally.buffer_sync_ns - synced_ns)
+
+        DistributedDataParallel._post_forward = metered  # type: ignore[method-assign]
 
     def _keep_loss(self, root: Any) -> None:
         with contextlib.suppress(Exception):

@@ -21,6 +21,7 @@ from dptune.capture.injected.observe import process_rank
 from dptune.capture.injected.observe.call_source import lines_of
 from dptune.capture.injected.observe.costly_lines import costly_lines
 from dptune.capture.injected.observe.dropped_samples import drops
+from dptune.capture.injected.observe.indexed_samples import takes_lists
 from dptune.capture.injected.observe.observers import Observers
 from dptune.capture.injected.observe.padding_lines import padding_lines
 from dptune.capture.injected.observe.places import Places
@@ -287,6 +288,9 @@ def loader(loader: Any, observers: Observers) -> LoaderFacts:
     with contextlib.suppress(Exception):  # there may be no source to read
         dropped = drops(loader.dataset) if iterable else None
         costly = costly_lines(loader.dataset)
+    takes_list = False
+    with contextlib.suppress(Exception):
+        takes_list = takes_lists(loader.dataset)
     padding = observers.meters.padding.facts(id(loader._index_sampler))
     with contextlib.suppress(Exception):
         if padding is not None:
@@ -330,6 +334,7 @@ def loader(loader: Any, observers: Observers) -> LoaderFacts:
         prepares_at=dropped[0] if dropped else None,
         drops_at=dropped[1] if dropped else None,
         costly_lines=costly,
+        takes_lists=takes_list,
         shifts_at=shifts,
         epoch_length=epoch_length,
         undivided_length=undivided_length,

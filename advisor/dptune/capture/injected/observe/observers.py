@@ -10,7 +10,9 @@ from dptune.capture.injected.observe.active_dropouts import ActiveDropouts
 from dptune.capture.injected.observe.anomaly import Anomaly
 from dptune.capture.injected.observe.averaging import Averaging
 from dptune.capture.injected.observe.batch_preparation import Preparing
+from dptune.capture.injected.observe.bootstrapped_targets import BootstrappedTargets
 from dptune.capture.injected.observe.broadcast_losses import BroadcastLosses
+from dptune.capture.injected.observe.carried_states import CarriedStates
 from dptune.capture.injected.observe.changed_samples import ChangedSamples
 from dptune.capture.injected.observe.checkpointing import Checkpointing
 from dptune.capture.injected.observe.clipping import Clipping
@@ -111,6 +113,8 @@ class Observers:
     frozen_features: FrozenFeatures
     unrestored_states: UnrestoredStates
     histories: Histories
+    bootstrapped_targets: BootstrappedTargets
+    carried_states: CarriedStates
 
     def stepped(self, optimizer: Any) -> None:
         """An optimizer has made a step."""
@@ -183,7 +187,9 @@ def observers() -> Observers:
     training_mode = TrainingMode(places)
     step_draws = StepDraws(places)
     frozen_features = FrozenFeatures(places, module_calls)
-    meters.drawn += [training_mode.drawn, step_draws.drawn, frozen_features.drawn]
+    carried_states = CarriedStates(places)
+    bootstrapped_targets = BootstrappedTargets()
+    meters.drawn += [training_mode.drawn, step_draws.drawn, frozen_features.drawn, carried_states.drawn]
     meters.before_graph += [
         counted_padding.before_pass,
         ignored_targets.before_pass,
@@ -192,6 +198,7 @@ def observers() -> Observers:
         weight_penalties.before_pass,
         discarded_gradients.before_pass,
         optimizer_gradients.before_pass,
+        bootstrapped_targets.before_pass,
     ]
     meters.before_call.append(undivided_losses.before_pass)
     meters.after_graph += [
@@ -200,6 +207,7 @@ def observers() -> Observers:
         broadcast_losses.after_pass,
         optimizer_gradients.after_pass,
         undivided_losses.after_pass,
+        bootstrapped_targets.after_pass,
     ]
     kept_weights = KeptWeights()
     kept_weights.install()
@@ -259,4 +267,6 @@ def observers() -> Observers:
         frozen_features=frozen_features,
         unrestored_states=unrestored_states,
         histories=histories,
+        bootstrapped_targets=bootstrapped_targets,
+        carried_states=carried_states,
     )

@@ -96,7 +96,8 @@ def _made_by_library(frame: FrameType | None) -> bool:
     """Whether a library constructs the object, rather than wraps the constructor that the script calls."""
     while frame is not None and not is_the_users(frame.f_code.co_filename):
         name = frame.f_code.co_name
-        if name != "__init__" and not _DECORATOR.search(name):
+        wraps = frame.f_code.co_filename.startswith(OURS) or name == "__init__" or _DECORATOR.search(name)
+        if not wraps:
             return True
         frame = frame.f_back
     return False

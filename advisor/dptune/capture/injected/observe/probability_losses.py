@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import re
 from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -18,7 +17,7 @@ from typing import Any
 import torch
 
 from dptune.capture.injected.observe.loss_graph import consumers
-from dptune.capture.injected.observe.places import users_place
+from dptune.capture.injected.observe.node_lines import node_line
 from dptune.runfile.probability_losses import ProbabilityLossFacts
 
 _NODES = 256  # of a graph, the nearest to the loss
@@ -37,7 +36,6 @@ _LAYERS = ("AddmmBackward0", "MmBackward0", "BmmBackward0", "LinearBackward0", "
 _SAME = ("CloneBackward0", "ToCopyBackward0", "AliasBackward0", "SliceBackward0", "_DDPSinkBackward")
 _RESHAPED = ("ViewBackward0", "UnsafeViewBackward0", "ReshapeAliasBackward0", "IndexBackward0", "SelectBackward0")
 _RANKED = ("SqueezeBackward0", "SqueezeBackward1", "UnsqueezeBackward0")
-_FRAME = re.compile(r'\s*File "(.+)", line ([0-9]+), in ')
 
 
 class ProbabilityLosses:
@@ -76,8 +74,8 @@ class ProbabilityLosses:
                 kinds = (_APPLIED.get(applied.name(), _LAYER), _LOSSES.get(loss.name(), _NLL))
                 known = self._found.setdefault((*kinds, classes), ProbabilityLossFacts(*kinds, classes=classes))
                 known.passes += 1
-                known.where = known.where or _line(applied)
-                known.loss_where = known.loss_where or _line(loss)
+                known.where = known.where or node_line(applied)
+                known.loss_where = known.loss_where or node_line(loss)
 
     def after_pass(self) -> None:
         """It has ended."""
@@ -207,13 +205,3 @@ def _from_last(dim: int, rank: int) -> int:
     """A dimension counted from the last, which is -1; torch shows negative ones as unsigned numbers."""
     signed = dim - 2**64 if dim >= 2**63 else dim
     return signed if signed < 0 else signed - rank
-
-
-def _line(node: Any) -> str | None:
-    """The script's line that made it, where torch has noted it."""
-    for frame in reversed(node.metadata.get("traceback_") or []):
-        found = _FRAME.match(frame)
-        place = users_place(found[1], int(found[2])) if found else None
-        if place is not None:
-            return place
-    return None

@@ -13,7 +13,7 @@ import warnings
 from typing import Any
 
 from dptune.capture.injected.observe.places import TORCHS, users_line
-from dptune.runfile.facts import WarningFacts
+from dptune.runfile.torch_warnings import WarningFacts
 
 _MOST = 20  # different warnings
 _LENGTH = 400

@@ -122,6 +122,7 @@ class RankRecording:
             self._observers.ignored_targets.end()
             self._observers.discarded_gradients.end()
             self._observers.broadcast_losses.end()
+            self._observers.bootstrapped_targets.end()
             self._observers.shifted_labels.end()
             self._observers.weight_penalties.end()
             self._observers.loss_scaling.end()
@@ -131,6 +132,7 @@ class RankRecording:
             self._observers.undivided_losses.end()
             self._observers.active_dropouts.end()
             self._observers.step_draws.end()
+            self._observers.carried_states.end()
             self._observers.histories.end()
             self._observers.unrestored_states.end()
             self._observers.counted_padding.end()
@@ -198,6 +200,7 @@ class RankRecording:
         window.unsynced_updates.append(tally.unsynced_update)
         window.recomputed_ns.append(tally.recomputed_ns)
         window.buffer_sync_ns.append(tally.buffer_sync_ns)
+        window.unused_search_ns.append(tally.unused_search_ns)
         held = self._held.bytes() if self._held is not None else None
         if held is not None:
             window.memory_bytes.append(held)

@@ -141,6 +141,7 @@ class Recorder:
         self._observers.ignored_targets.begin()
         self._observers.discarded_gradients.begin()
         self._observers.broadcast_losses.begin()
+        self._observers.bootstrapped_targets.begin()
         self._observers.shifted_labels.begin()
         self._observers.weight_penalties.begin()
         self._observers.loss_scaling.begin()
@@ -150,6 +151,7 @@ class Recorder:
         self._observers.undivided_losses.begin()
         self._observers.active_dropouts.begin()
         self._observers.step_draws.begin()
+        self._observers.carried_states.begin()
         self._observers.histories.begin()
         self._observers.counted_padding.begin()
         if not self._observers.places.compiled:

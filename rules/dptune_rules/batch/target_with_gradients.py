@@ -1,0 +1,89 @@
+"""The target of a temporal-difference loss keeps its gradients.
+
+## What it measures
+
+The autograd graph of losses in the warm-up steps: a squared, Huber or smooth L1 loss that compares a value with
+`reward + discount * value`, where both values have gradients to the same parameters. The discount is a factor between
+0.5 and 1, times a mask of episode ends if there is one.
+
+## Why it matters
+
+In Q-learning and actor-critic methods, the target is a constant: only the prediction moves towards it. If the target
+keeps its gradients, each step also moves the value of the next state towards the value of this one. This is another
+objective (the squared Bellman error); in stochastic environments its minimum differs from the value function, and
+learning is slower. The backward pass of the target also costs time.
+
+## What to change
+
+    with torch.no_grad():
+        target = reward + discount * (1 - done) * value(next_state)
+
+or `target.detach()` in the loss. Q-learning is more stable with a target network, a copy of the model that is updated
+slowly.
+
+## When to leave it alone
+
+- Residual-gradient methods minimize the squared Bellman error on purpose.
+- The loss is the residual of an equation between two outputs of a model, as in physics-informed networks: both sides
+  need their gradients.
+
+## References
+
+- Sutton, Barto, "Reinforcement Learning: An Introduction" (2018), section 9.3 on semi-gradient methods and section 11.5
+  on the Bellman error: http://incompleteideas.net/book/the-book-2nd.html
+- Baird, "Residual Algorithms" (1995), on the speed of both.
+- PyTorch, "Reinforcement Learning (DQN) Tutorial", which computes targets without gradients:
+  https://pytorch.org/tutorials/intermediate/reinforcement_q_learning.html
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dptune.advice import Advice, Evidence
+from dptune.rule import BootstrappedTargetFacts, Rule, RunView
+from dptune_rules.at_risk import results_at_risk
+from dptune_rules.known import in_parentheses, known
+
+RULE = Rule(
+    code="DP313",
+    name="target-with-gradients",
+    family="batch",
+    kind="risk",
+    summary="the target of a temporal-difference loss keeps its gradients",
+    since="0.1",
+    asked_when_busy=True,
+    needs="recording",
+)
+LEAST_PASSES = 2
+
+
+def check(run: RunView) -> Iterator[Advice]:
+    """Name the target of the first rank that has one."""
+    if run.recorded_about("bootstrapped_targets") is None:
+        return
+    for facts in run.facts:
+        found = [found for found in facts.bootstrapped_targets if LEAST_PASSES <= found.passes <= found.passes_seen]
+        if found:
+            yield _advice(max(found, key=lambda target: target.passes))
+            return
+
+
+def _advice(found: BootstrappedTargetFacts) -> Advice:
+    where = found.where or found.loss_where
+    return results_at_risk(
+        RULE,
+        title=f"The target `reward + {found.discount:g} * value`{in_parentheses(where)} keeps its gradients: each step "
+        "also moves the next state's value",
+        why="Temporal-difference learning treats the target as a constant. With its gradients, the loss is the squared "
+        "Bellman error, which has another minimum and learns more slowly.",
+        confidence="medium",
+        evidence=[
+            Evidence(label="backward passes with this loss", value=found.passes, unit=f"of {found.passes_seen}"),
+            Evidence(label="parameter tensors that both values depend on", value=found.parameters),
+            *known("compared at", found.loss_where),
+        ],
+        remedy="Compute the target under `torch.no_grad()`, or pass `target.detach()` to the loss.",
+        watch="Residual-gradient methods and residuals of equations need gradients on both sides.",
+        subject=found.loss,
+    )

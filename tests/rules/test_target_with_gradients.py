@@ -1,0 +1,37 @@
+"""Targets that keep their gradients: facts are made up."""
+
+import pytest
+
+from dptune.measured import Missing
+from dptune.runfile.bootstrapped_targets import BootstrappedTargetFacts
+
+
+def target(passes=4, seen=4, where="train.py:17"):
+    return BootstrappedTargetFacts("MseLossBackward0", 0.99, 6, where, "train.py:18", passes, seen)
+
+
+def test_a_target_with_gradients(ask, make_measured, make_facts):
+    ranks = [make_facts(rank=rank, bootstrapped_targets=[target()] if rank else []) for rank in (0, 1)]
+    (advice,) = ask("DP313", make_measured(), ranks)
+    assert advice.title == (
+        "The target `reward + 0.99 * value` (train.py:17) keeps its gradients: each step also moves the next state's "
+        "value"
+    )
+    assert (advice.kind, advice.impact, advice.confidence) == ("risk", "high", "medium")
+    assert [found.value for found in advice.evidence] == [4, 6, "train.py:18"]
+    assert "torch.no_grad()" in advice.remedy
+
+
+def test_the_line_of_the_loss_where_that_of_the_target_is_not_known(ask, make_measured, make_facts):
+    (advice,) = ask("DP313", make_measured(), [make_facts(bootstrapped_targets=[target(where=None)])])
+    assert "(train.py:18)" in advice.title
+
+
+@pytest.mark.parametrize("found", [[], [target(passes=1)], [target(passes=0, seen=0)], [target(seen=3)]])
+def test_quiet(ask, make_measured, make_facts, found):
+    assert ask("DP313", make_measured(), [make_facts(bootstrapped_targets=found)]) == []
+
+
+def test_traces_alone_do_not_show_it(ask, make_measured):
+    with pytest.raises(Missing):
+        ask("DP313", make_measured(), [])
