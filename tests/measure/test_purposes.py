@@ -57,6 +57,20 @@ def test_by_hand(tmp_path):
     assert found.again_most_share == pytest.approx(13 / 110)
 
 
+@pytest.mark.parametrize("hook", ["FSDP::post_backward_reduce (0)", "FullyShardedDataParallel._post_backward_hook"])
+def test_reductions_take_their_hooks_and_copies_with_them(tmp_path, hook):
+    """[60,64) and [67,68): the hook while nothing computes; [64,67): its copy; [70,75): its collective, overlapped."""
+    reduction = [
+        annotation(hook, 60, 68, thread=2),
+        *launched("copy", 62, 64, 67, 11, thread=2),
+        *launched(NCCL.replace("AllReduce", "ReduceScatter"), 66, 70, 75, 12, thread=2, stream=9),
+        *launched("gemm", 69, 70, 80, 13, thread=2),
+    ]
+    found = measure_events(tmp_path, [*EVENTS, *reduction]).sharding
+    assert found.reduced_most_share == pytest.approx((8 + 5) / 110)
+    assert measure_events(tmp_path, EVENTS).sharding.reduced_most_share == 0
+
+
 def test_the_forward_pass_of_a_sharded_module_is_no_hook(tmp_path):
     """FullyShardedDataParallel marks it as a whole; what the module gathers in it is its own."""
     outer = annotation("FullyShardedDataParallel.forward", 0, 42)

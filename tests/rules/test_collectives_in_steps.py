@@ -3,7 +3,7 @@ import pytest
 from dptune.runfile.clipping import ClippingFacts
 from dptune.runfile.communication import CallFacts, DdpFacts, FsdpFacts
 from dptune.runfile.facts import OptimizerFacts
-from dptune.runfile.window import Window
+from dptune.runfile.window import SampledFacts, Window
 
 PICKLED = "each call pickles objects: send tensors, or call it every N steps"
 DDP = DdpFacts("Net", "train.py:31", broadcast_buffers=True, buffer_bytes=0)
@@ -314,6 +314,38 @@ def test_waiting_for_another_rank_is_not_sure_to_be_saved(
     else:
         assert (advice.saves.basis, advice.saves.low_share) == ("timed", pytest.approx(low))
     assert advice.saves.high_share == pytest.approx((1.0 if low is None else 1.1) * 0.16)
+
+
+@pytest.mark.parametrize(("function", "basis", "times"), [("all_reduce", "timed", 1.1), ("broadcast", "bound", 1.0)])
+def test_a_function_that_only_makes_these_calls_goes_with_them(
+    ask, make_measured, make_facts, hand_made, function, basis, times
+):
+    """20 % of the steps are in the calls, and 24 % in `synchronise`, which divides what they give."""
+
+    def asked(own_ms, **more):
+        """`synchronise` takes 2 ms of each 10 in the calls, and so many besides; the rest is the backward pass."""
+        ms = {("collective", 8): 2.0, ("", 9): own_ms}
+        sampled = [sample(f"synchronise (train.py:{line})", phase, each) for (phase, line), each in ms.items()]
+        sampled.append(sample("main (train.py:30)", "backward", 10 - 2 - own_ms))
+        window = Window("untraced", 3, durations_ns=[10_000_000] * 10, sampled=sampled)
+        calls = [called(function, "train.py:8", 2.0, caller="synchronise", **more)]
+        facts = [make_facts(ddp=[DDP], calls=calls, calls_steps=20, windows=[window], rank=rank) for rank in (0, 1)]
+        run = make_measured(overlap=hand_made.overlap((function, "optimizer", 0.2)), device="cpu")
+        (advice,) = ask("DP105", run, facts)
+        assert advice.saves.basis == basis
+        return advice.saves
+
+    alone = asked(0.4)
+    assert alone.high_share == pytest.approx(times * 0.24, abs=0.011)  # all steps alike: known to half a sample
+    assert alone.high_share > times * 0.24
+    assert "at most all of `synchronise`" in alone.how
+    assert asked(4.0).high_share == pytest.approx(times * 0.2)  # it does other work, too
+
+
+def sample(line, phase, ms):
+    """Stack samples of 10 steps, one each 0.2 ms."""
+    looks = round(10 * ms / 0.2)
+    return SampledFacts([line], phase, looks=looks, steps=[*range(10)], spent_ns=[round(ms * 1e6)] * 10)
 
 
 @pytest.mark.parametrize("trained", [True, False])

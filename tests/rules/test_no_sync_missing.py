@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dptune.commands.shared.reading import measured_of
-from dptune.measured import MemoryFigures, Missing
+from dptune.measured import MemoryFigures, Missing, ShardingFigures
 from dptune.predicted import MemoryPrediction
 from dptune.rule import UNVALIDATED, RunView
 from dptune.runfile.communication import DdpFacts, FsdpFacts
@@ -218,6 +218,24 @@ def test_units_of_fully_shard_reduce_in_every_micro_batch(ask, make_measured, ma
         assert (change.knob, change.then, str(change.at)) == ("fsdp.no_sync", True, "train.py:57")
         assert "set_requires_gradient_sync(micro == accumulate - 1)" in change.paste
         assert advice.saves.high_share == pytest.approx(0.15)
+
+
+def test_the_bound_of_units_holds_what_goes_with_their_reductions(ask, make_measured, make_facts, hand_made):
+    """Hooks and copies besides, 28 % of a step on the rank with most, of which one of four passes stays."""
+    taken = ShardingFigures(
+        hooks_ns=9, communication_ns=8, most_share=0.5, again_most_share=0.0, reduced_most_share=0.28
+    )
+    overlap = hand_made.overlap(("reduce_scatter", "backward", 0.2, "sharding"))
+    measured = make_measured(synchronised=4, overlap=overlap, device="cpu", sharding=taken)
+    facts = make_facts(
+        fsdp=[FsdpFacts(2, units=4, where="train.py:9", mesh=[2])],
+        device=DeviceFacts("cpu", available_bytes=100_000),
+        windows=[MICRO_BATCHES],
+    )
+    (advice,) = ask("DP102", measured, [facts])
+    assert advice.saves.basis == "bound"
+    assert advice.saves.high_share == pytest.approx(3 / 4 * 0.28)
+    assert "the others take 15 % of a step" in advice.title
 
 
 @pytest.mark.parametrize(("reserved", "fires"), [(5_000, True), (5_001, False), (None, False)])

@@ -219,3 +219,8 @@ class ShardingFigures(Model):
         description="gathering parameters again in backward passes, overlapped or not / steps, on the device where "
         "this share is largest"
     )
+    reduced_most_share: float = Field(
+        0.0,
+        description="(reductions of gradients, overlapped or not, with their copies and hooks) / steps, on the device "
+        "where this share is largest",
+    )

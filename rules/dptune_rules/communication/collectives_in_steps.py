@@ -41,7 +41,8 @@ once more in each step. Objects are pickled, and their sizes are sent in a colle
 
 On a CPU the saving is predicted for collectives that all ranks complete together. Lower end: 0.8 times the time in
 these calls without waiting for other ranks, because the next all-reduce may wait for them instead. Upper end: the time
-on the rank that spends most. Where one rank sends to the others, the saving is an upper bound.
+on the rank that spends most, or in the function that makes the calls if it does nothing else. Where one rank sends to
+the others, the saving is an upper bound.
 
 ## When to leave it alone
 
@@ -66,9 +67,10 @@ from math import prod
 from statistics import mean
 from typing import NamedTuple
 
-from dptune.advice import Advice, Evidence, Saving
+from dptune.advice import Advice, Evidence
 from dptune.measured import CommunicationFigures, digits
 from dptune.rule import CallFacts, ClippingFacts, DdpFacts, Rule, RunView, Threshold
+from dptune_rules.communication.collective_savings import without_calls
 
 # What spares the collectives of a library's function, by its package and its name.
 _LIGHTNING = dict.fromkeys(
@@ -114,18 +116,8 @@ WORTH_SHARE = Threshold("worth_share", 0.02, "low impact from here: savings belo
 
 OF_A_MODEL = ("p2p", "all_to_all")
 
-# All ranks have the result of these at the same moment, so each spends at least the transfer in them.
-SYMMETRIC = frozenset(
-    {
-        *("all_reduce", "all_gather", "all_gather_into_tensor", "all_gather_object", "barrier", "monitored_barrier"),
-        *("reduce_scatter", "reduce_scatter_tensor", *TENSORS),
-    }
-)
-UNSPLIT = 0.1  # of the exposed communication: more that is not split into transfer and waiting leaves a bound
-
 CLIPPING = "torch.clip_grad_norm_"
 
-_IN_CALLS = "the time a rank spends in these calls in untraced steps"
 _IN_ROWS = "their exposed time on the rank where it is longest, plus idle time other than input"
 
 RULE = Rule(
@@ -196,11 +188,11 @@ def check(run: RunView) -> Iterator[Advice]:
     steps = sum(len(device.steps) for rank in run.measured.ranks for device in rank.devices)
     # Pickling objects and reading results back come on top of the collectives themselves.
     idle = run.unstretched(run.measured.account.other_idle_ns / window_ns)
-    most = min(1.0, run.most_exposed(rows) + idle) if spent is None else run.most_of_process(max(spent), traced=False)
     kinds = sorted({collective.kind for collective in rows}, key=lambda kind: -_exposed_ns(rows, kind))
     names = [f"{line.name} ({line.where})" if line.where else line.name for line in called[:3]] or kinds
     settings = list(dict.fromkeys(line.setting for line in called if line.setting and not line.trained))
     needed = bool(called) and all(line.trained for line in called)
+    sends = any(line.setting == _DISPATCHED for line in called)
     if len(called) == 1 and _DISPATCHED in settings[:1] and _longest_wait(run) >= share:
         return  # the others wait while one rank prepares all batches: each would prepare its own as slowly
     yield Advice(
@@ -215,8 +207,9 @@ def check(run: RunView) -> Iterator[Advice]:
         else "The script waits in each call until the slowest rank has arrived.",
         changes=[],
         remedy=_USED if needed else "" if settings else _REMEDY,
-        saves=(_predicted(run, called, rows, spent, most) if spent else None)
-        or run.bound(0.0, most, _IN_ROWS if spent is None else _IN_CALLS),
+        saves=run.bound(0.0, min(1.0, run.most_exposed(rows) + idle), _IN_ROWS)
+        if spent is None
+        else without_calls(run, {line.where for line in called}, rows, spent, one_sends=sends),
         confidence="low" if needed else "medium",
         evidence=[
             Evidence(
@@ -331,26 +324,6 @@ def _spent(run: RunView, called: list[_Called]) -> list[float] | None:
             return None
         shares.append(sum(line.untraced_ns for line in rank_lines) / sum(window.durations_ns))
     return shares if any(shares) else None
-
-
-def _predicted(
-    run: RunView, called: list[_Called], rows: list[CommunicationFigures], spent: list[float], most: float
-) -> Saving | None:
-    """The saving without these calls: at least the time in them on each rank that is no waiting for another.
-
-    A rank that waits there for another may wait in the next all-reduce instead. None where that is unknown, where one
-    rank sends to the others, which would then do the work themselves, and where the saving may be zero.
-    """
-    account, lines = run.measured.account, {line.where for line in called}
-    functions = {call.function for facts in run.facts for call in facts.calls if (call.where or "") in lines}
-    whole = len(run.facts) == (run.measured.known("world_size") or len(run.facts))
-    unsplit = account.exposed_unsplit_ns > UNSPLIT * account.exposed_communication_ns
-    if not whole or unsplit or not functions <= SYMMETRIC or any(line.setting == _DISPATCHED for line in called):
-        return None
-    waiting = sum(row.exposed_ns - row.exposed_transfer_ns for row in rows) / account.window_ns
-    least = min(spent) - run.unstretched(waiting)
-    how = "the time in these calls in untraced steps; the lower end leaves out waiting for other ranks"
-    return run.timed(least, (least + mean(spent)) / 2, most, how) if least > 0 else None
 
 
 def _share_a_model(run: RunView) -> bool:

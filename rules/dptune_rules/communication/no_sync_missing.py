@@ -24,7 +24,8 @@ accumulates (Lightning's `accumulate_grad_batches`, Accelerate's `accumulate`), 
 
 With `fully_shard`, call `model.set_requires_gradient_sync(micro == accumulate - 1)` before each backward pass. Each
 rank then keeps gradients of whole parameters, so it is proposed where the device, or on a CPU the host, has room for
-them. The upper bound is then the reduce-scatters of all micro-batches but one.
+them. The upper bound is then the reductions of all micro-batches but one, hidden or not, with their hooks and copies:
+one script whose reduce-scatters alone took 24 % of a step saved 30 %.
 
 The sum is the same up to floating-point summation order: local gradients are added before they are averaged, not after.
 
@@ -168,8 +169,11 @@ def _of_units(run: RunView) -> Iterator[Advice]:
         return
     where = facts.backward_where or units[0].where
     changes = [Change(knob="fsdp.no_sync", now=False, then=True, at=Location.parse(where) if where else None)]
-    most = run.unstretched(spared * sum(row.communication_ns for row in rows) / window_ns)
-    bound = run.bound(0.0, most, "the reduce-scatters of all micro-batches but one, hidden or not")
+    taken = run.measured.known("sharding")  # with hooks and copies, on the rank where that is most
+    reduced = max(sum(row.communication_ns for row in rows) / window_ns, taken.reduced_most_share if taken else 0.0)
+    most = run.most_of_process(spared * reduced)
+    how = "the reductions of all micro-batches but one, hidden or not, with their copies and hooks"
+    bound = run.bound(0.0, most, how)
     yield Advice(
         rule=RULE.code,
         slug=RULE.name,

@@ -17,6 +17,7 @@ from dptune.trace.kernels import Work
 NOT_SHARDED = "the trace has no ranges of FSDP's hooks"
 
 _AGAIN = re.compile(r"FSDP::(pre_backward|backward_prefetch)|FullyShardedDataParallel\._pre_backward")
+_REDUCES = re.compile(r"FSDP::post_backward_reduce\b|FullyShardedDataParallel\._post_backward_hook")
 
 
 def sharding(spent: Sequence[DeviceTimeline], phased: Phased) -> ShardingFigures | None:
@@ -24,11 +25,11 @@ def sharding(spent: Sequence[DeviceTimeline], phased: Phased) -> ShardingFigures
 
     What the hooks launch counts as long as it runs on the device, and the hooks themselves where nothing is computed
     meanwhile. The optimizer is with them: it updates sharded parameters through DTensor, which costs time of its own.
-    On a GPU, collectives overlapped by compute are not counted, except where parameters are gathered again: without
-    these gathers, the collectives after them start earlier.
+    On a GPU, collectives overlapped by compute are not counted, except where parameters are gathered again and where
+    gradients are reduced: without these, the collectives after them start earlier.
     """
     hooks_ns = communication_ns = 0
-    most, most_units, most_again, found = 0.0, 0.0, 0.0, False
+    most, most_units, most_again, most_reduced, found = 0.0, 0.0, 0.0, 0.0, False
     for at, (view, device, timeline) in enumerate(spent):
         columns, operations = view.columns, device.operations
         begin, end = bounds(device.windows)
@@ -37,6 +38,7 @@ def sharding(spent: Sequence[DeviceTimeline], phased: Phased) -> ShardingFigures
         found |= bool(len(ranges))
         by = issuers(view, device)
         hooks, again = _spans(columns, ranges), ranges[columns.named(_AGAIN.match, ranges)]
+        reducing = ranges[columns.named(_REDUCES.match, ranges)]
         issued, sends = _inside(columns, ranges, by), operations.work == Work.COMMUNICATION
         sent = _spans(columns, operations.rows[issued & sends])
         computed = timeline.classes["compute_ns"]
@@ -44,12 +46,16 @@ def sharding(spent: Sequence[DeviceTimeline], phased: Phased) -> ShardingFigures
         units = held_up | _spans(columns, operations.rows[issued & ~sends]) | (hooks - computed)
         updates = _spans(columns, operations.rows[phased.operations[at] == OPTIMIZER])
         held = units | updates | (phased.hosts[view.rank].optimizing - computed)
-        gathered = _spans(columns, operations.rows[_inside(columns, again, by)]) | (_spans(columns, again) - computed)
+        gathered, reduced = (
+            _spans(columns, operations.rows[_inside(columns, some, by)]) | (_spans(columns, some) - computed)
+            for some in (again, reducing)
+        )
         hooks_ns += int(hooks.lengths(begin, end).sum())
         communication_ns += int(sent.lengths(begin, end).sum())
         most = max(most, int(held.lengths(begin, end).sum()) / steps_ns)
         most_units = max(most_units, int(units.lengths(begin, end).sum()) / steps_ns)
         most_again = max(most_again, int(gathered.lengths(begin, end).sum()) / steps_ns)
+        most_reduced = max(most_reduced, int(reduced.lengths(begin, end).sum()) / steps_ns)
     if not found:
         return None
     return ShardingFigures(
@@ -58,6 +64,7 @@ def sharding(spent: Sequence[DeviceTimeline], phased: Phased) -> ShardingFigures
         most_share=most,
         units_most_share=most_units,
         again_most_share=most_again,
+        reduced_most_share=most_reduced,
     )
 
 
