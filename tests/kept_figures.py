@@ -1,12 +1,14 @@
-"""Figures of runs whose traces are kept (kept_traces.py), measured once in each process for all commands in tests.
+"""Figures of runs whose traces are kept (kept_traces.py), measured once for all commands in tests, of all processes.
 
 Commands look `measure` up where they use it; tests that import it measure for themselves.
 """
 
 from __future__ import annotations
 
+import hashlib
 import pickle
 from collections.abc import Callable
+from functools import partial
 from weakref import WeakKeyDictionary, ref
 
 import dptune.measure
@@ -15,6 +17,7 @@ from dptune.measured import Measured
 from dptune.trace.events import Trace
 from dptune.trace.run import Run
 
+from . import sharing
 from .kept_traces import KeptTraces
 
 Measure = Callable[[Run, Sweep | None, int | None, int | None], Measured]
@@ -32,7 +35,8 @@ class KeptFigures:
     ) -> Measured:
         """As `dptune.measure.measure`."""
         lights = [rank.light for rank in run.ranks]
-        if not lights or run.digested or not all(map(self._traces.holds, lights)):
+        names = [self._traces.name_of(light) for light in lights]
+        if not lights or run.digested or None in names:
             return self._measure(run, sweep, tokens, samples)
         ranks = [(rank.rank, rank.source, rank.detailed_source, rank.read_detailed is None) for rank in run.ranks]
         recorded = run.record, run.facts, run.repeats, run.findings, run.rank_basis, run.sources
@@ -41,7 +45,8 @@ class KeptFigures:
         for known, traces, measured in of_first:
             if known == given and all(trace() is light for trace, light in zip(traces, lights, strict=True)):
                 return measured.model_copy(deep=True)
-        measured = self._measure(run, sweep, tokens, samples)
+        name = f"figures {names} {hashlib.sha256(given).hexdigest()}"
+        measured = sharing.once(name, partial(self._measure, run, sweep, tokens, samples))
         of_first.append((given, list(map(ref, lights)), measured.model_copy(deep=True)))
         return measured
 

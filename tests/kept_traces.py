@@ -55,9 +55,9 @@ class KeptTraces:
             self._kept.popitem(last=False)
         return trace
 
-    def holds(self, trace: Trace) -> bool:
-        """Whether it is kept."""
-        return any(trace is each for each in self._kept.values())
+    def name_of(self, trace: Trace) -> str | None:
+        """The name it is kept by, in each process the same; None where it is not kept."""
+        return next((repr(key) for key, each in self._kept.items() if each is trace), None)
 
 
 def keep() -> KeptTraces:

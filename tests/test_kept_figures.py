@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -57,6 +58,19 @@ def test_a_run_is_measured_once_for_each_of_what_else_is_given() -> None:
     assert counted.calls == 3
     assert kept(replace(runs[1], ranks=runs[1].ranks[:1])) == measure(replace(runs[1], ranks=runs[1].ranks[:1]))
     assert counted.calls == 4
+
+
+def test_another_process_takes_what_was_measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv(sharing.FOLDER, str(tmp_path))
+    counted = Counted()
+    found = []
+    for _ in range(2):
+        traces = KeptTraces(decode, folders=(SAMPLE.parent,))
+        run = of_kept(load([SAMPLE.parent], cached=False), traces)
+        found += [KeptFigures(counted, traces)(run, tokens=tokens) for tokens in (None, 640)]
+    assert counted.calls == 2
+    assert found[:2] == found[2:]
+    assert found[0] != found[1]
 
 
 def test_a_run_of_other_traces_is_measured_each_time() -> None:

@@ -13,7 +13,7 @@ from types import ModuleType
 import pytest
 
 import dptune
-from dptune.cli import VERBS, main
+from dptune.cli import BETWEEN_COLLECTIONS, VERBS, main
 from dptune.commands.version import PACKAGES
 from dptune.errors import RunError, UsageError
 from dptune.knobs import KNOBS
@@ -37,6 +37,16 @@ def verb(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     monkeypatch.setitem(sys.modules, "fake_verb", module)
     monkeypatch.setitem(VERBS, "fake", ("fake_verb", "Pretend."))
     return module
+
+
+def test_a_command_collects_garbage_seldom_and_a_caller_keeps_its_thresholds(monkeypatch: pytest.MonkeyPatch) -> None:
+    thresholds: list[tuple[int, ...]] = []
+    monkeypatch.setattr("gc.set_threshold", lambda *given: thresholds.append(given))
+    assert main(["--help"]) == 0
+    assert thresholds == []
+    monkeypatch.setattr(sys, "argv", ["dptune", "--help"])
+    assert main() == 0
+    assert thresholds == [BETWEEN_COLLECTIONS]
 
 
 @pytest.mark.parametrize("name", sorted(VERBS))
