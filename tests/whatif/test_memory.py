@@ -231,14 +231,14 @@ def test_replicas_of_units_in_16_bits_compute_in_fp32(units):
 
 
 def test_buffers_of_reductions_in_16_bits(units):
-    """Of gloo a unit's gradients with two buffers, each half as large: 3.5 units, not 4; 2 roots at the end, not 3."""
+    """Of gloo a unit, its gradients and the last buffer, which is half as large: 2.5 units, not 3; of the root 2."""
     after = changed(units, {"fsdp.reduce_dtype": "bf16"})
     before, then = units.sharding.held(units.moments[1]), after.sharding.held(units.moments[1])
-    assert (before, then) == (2 * 20 + 4 * 40, 2 * 20 + 3.5 * 40)
+    assert (before, then) == (2 * 20 + 3 * 40, 2 * 20 + 2.5 * 40)
     assert after.moments[1].sharding == pytest.approx(60 * then / before)
     assert (units.sharding.at_end(), after.sharding.at_end()) == (60, 40)
     wide = changed(units, {"fsdp.param_dtype": "bf16", "fsdp.reduce_dtype": "fp32"}).sharding
-    assert wide.held(units.moments[1]) == 2 * 10 + 6 * 20  # 2 of gradients and the next gather, 2 buffers twice as wide
+    assert wide.held(units.moments[1]) == 2 * 10 + 5 * 20  # gradients, and 2 buffers twice as wide
 
 
 def test_units_resharded_to_groups_of_ranks(units):
@@ -279,7 +279,7 @@ def test_units_of_a_sharded_run(recording):
     merged = changed(model, {"fsdp.units": 1})
     assert merged.sharding is not None
     assert merged.sharding.units == (80.0,)
-    assert merged.moments[1].sharding == 4 * 40
+    assert merged.moments[1].sharding == 3 * 80 - 3 * 40  # gradients and two buffers of the unit that runs last
     assert merged.doubt == 2 * (80 - 40)  # the next gather, and the buffer of a unit as large
     split = changed(model, {"fsdp.units": 8})
     assert split.sharding is not None
@@ -326,8 +326,20 @@ def test_the_root_unit_that_reshards_is_not_held_as_the_backward_pass_starts():
     assert Sharding(2, 20.0, (40.0,)).held(Moment("forward")) == 20 + 80
     assert Sharding(2, 20.0, (40.0,)).held(Moment("backward", passed_share=0.1)) == 40  # the root and its gradients
     running = Moment("backward", passed_share=0.5)  # 30 of 60: the root's, and 10 of the unit's
-    assert Sharding(2, 20.0, (40.0,)).held(running) == 2 * 20 + 4 * 40
-    assert Sharding(2, 20.0, (40.0,)).held(running, so_far=True) == 2 * 20 + 2 * 40 + 10
+    assert Sharding(2, 20.0, (40.0,)).held(running) == 2 * 20 + 2 * 40
+    assert Sharding(2, 20.0, (40.0,)).held(running, so_far=True) == 2 * 20 + 40 + 10
+
+
+@pytest.mark.parametrize(("passed", "worst", "now"), [(0.1, 180, 80), (0.5, 180, 180), (0.8, 110, 110)])
+def test_what_each_unit_of_a_backward_pass_holds(passed, worst, now):
+    """Units of 30, 50 and 20 over gloo, the last one first.
+
+    20 holds the gather of 50 and, as it reduces, 3 times itself: 110; before, itself and its gradients so far. 50
+    holds the gather of 30 and 3 times itself: 180. 30 gathers no next one: twice itself, and the buffer of 50.
+    """
+    sharding, running = Sharding(2, 0.0, (30.0, 50.0, 20.0), copies=True), Moment("backward", passed_share=passed)
+    assert sharding.held(running) == worst
+    assert sharding.held(running, so_far=True) == now
 
 
 @pytest.mark.parametrize(("available", "fits"), [(10_000, "yes"), (1800, "unknown"), (300, "no"), (None, "unknown")])

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
+from itertools import accumulate
 
 from dptune.measured import Measured, MemoryMoment, Missing
 from dptune.runfile.facts import Facts
@@ -84,10 +85,8 @@ class Sharding:
         """What is gathered, and in buffers of collectives, at a moment of a step.
 
         In a forward pass the root unit, the unit that runs, and the output of its all-gather, which is freed in the
-        next unit. In a backward pass first the root unit and its gradients; then the unit that runs, its gradients,
-        the all-gather of the next one, and the buffer of the last reduce-scatter; or, as its gradients are reduced, a
-        buffer and its copy in place of these. `so_far`: at this very moment, and not at the worst one of the unit that
-        runs, the first of which has no buffer, and only the gradients that it has computed.
+        next unit. In a backward pass first the root unit and its gradients, then what `_running` says. `so_far`: at
+        this very moment, not at the worst one from here on.
         Source: torch 2.13, distributed/fsdp/_fully_shard/_fsdp_param_group.py and _fsdp_collectives.py.
         """
         largest, all_units = max(self.units, default=0.0), sum(self.units)
@@ -101,11 +100,33 @@ class Sharding:
         passed = moment.passed_share * (self.root + all_units)
         if passed <= self.root:
             return kept + 2 * self.root
-        if so_far and self.reshards and passed < self.root + largest:
-            return kept * (1 - moment.passed_share) + 2 * self.root + 2 * largest + passed - self.root
-        reducing = 1 + self.reduced * (1 + self.copies)
-        running = max(3 + self.reduced, 1 + reducing) if self.reshards else reducing
-        return kept * (1 - moment.passed_share) + 2 * self.root + running * largest
+        running = self._running(passed - self.root, so_far) if self.reshards else self._reducing * largest
+        return kept * (1 - moment.passed_share) + 2 * self.root + running
+
+    @property
+    def _reducing(self) -> float:
+        """What a unit holds as its gradients are reduced / its bytes: the gradients, a buffer and its copy."""
+        return 1 + self.reduced * (1 + self.copies)
+
+    def _running(self, computed: float, so_far: bool) -> float:
+        """The most that units hold in a backward pass from `computed` bytes of their gradients on.
+
+        The last unit runs first. One that runs holds itself, its gradients, the all-gather of the next one, and the
+        buffer of the last reduce-scatter. As its gradients are reduced, a buffer and its copy are in place of itself
+        and the last buffer. The unit that runs last gathers no next one.
+        """
+        order = self.units[::-1]
+        ends = tuple(accumulate(order))
+        most = 0.0
+        for unit, last, following, end in zip(order, (0.0, *order), (*order[1:], 0.0), ends, strict=False):
+            if end <= computed and end < ends[-1]:
+                continue
+            if so_far and not last and computed < unit:
+                return unit + following + computed
+            most = max(most, following + 2 * unit + self.reduced * last, following + self._reducing * unit)
+            if so_far:
+                break
+        return most
 
     def at_end(self) -> float:
         """As the root unit reduces its gradients, after the other units: it is freed, and they are in its buffers."""
