@@ -40,6 +40,7 @@ def model_dtype(model: MemoryModel, value: Value) -> MemoryModel:
         split=split,
         sharding=split if model.sharding else None,
         moments=moments,
+        loss=_loss(model, times),
         doubt=model.doubt + abs(1 - times) * _unsure(model),
     )
 
@@ -57,7 +58,8 @@ def parameter_dtype(model: MemoryModel, value: Value) -> MemoryModel:
     )
     after = regathered(model, narrow)
     moments = after.each(lambda moment: _computed_in(model, moment, times).scaled(weights=times))
-    return replace(after, moments=moments, doubt=model.doubt + abs(1 - times) * _unsure(model))
+    doubt = model.doubt + abs(1 - times) * _unsure(model)
+    return replace(after, moments=moments, loss=_loss(model, times), doubt=doubt)
 
 
 def reduce_dtype(model: MemoryModel, value: Value) -> MemoryModel:
@@ -101,15 +103,22 @@ def regathered(model: MemoryModel, split: Sharding) -> MemoryModel:
 def _computed_in(model: MemoryModel, moment: Moment, times: float) -> Moment:
     """The moment with its activations and temporaries in another type, but those of the loss.
 
-    A loss is usually computed in 32 bits; whether the head's output is copied for that is not known.
+    A loss is usually computed in 32 bits; whether the head's output is copied for that is not known. Outputs of the
+    model that the script keeps are in the type that the model computes in.
     """
-    loss = min(moment.activations, model.loss if moment.phase == "backward" and not moment.passed_share else 0.0)
-    temporaries = min(moment.temporaries, loss)
+    of_loss = model.loss if moment.phase == "backward" and not moment.passed_share else 0.0
+    loss = min(moment.activations, max(0.0, of_loss - model.kept))
+    temporaries = min(moment.temporaries, of_loss)
     return replace(
         moment,
         activations=times * (moment.activations - loss) + loss,
         temporaries=times * (moment.temporaries - temporaries) + temporaries,
     )
+
+
+def _loss(model: MemoryModel, times: float) -> float:
+    """What the head and the loss save then: outputs that the script keeps are in the other type."""
+    return model.loss - (1 - times) * min(model.loss, model.kept)
 
 
 def _unsure(model: MemoryModel) -> float:

@@ -178,7 +178,12 @@ class MemoryModel:
     @property
     def held(self) -> float:
         """Bytes between steps, without gradients."""
-        return self.parameters + self.state + self.buffers + self.buckets + self.others
+        return self.parameters + self.state + self.buffers + self.buckets + self.others + self.primitives.bytes
+
+    @property
+    def kept(self) -> float:
+        """Activations that are alive in the optimizer's step, too: outputs of the model that the script keeps."""
+        return min((moment.activations for moment in self.moments if moment.phase == "optimizer"), default=0.0)
 
     @property
     def fullest(self) -> Moment:
