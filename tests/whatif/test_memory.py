@@ -342,6 +342,23 @@ def test_what_each_unit_of_a_backward_pass_holds(passed, worst, now):
     assert sharding.held(running, so_far=True) == now
 
 
+def test_a_copy_that_another_thread_frees_widens_the_interval(recording):
+    """Of the 90 that units hold at the peak 30 are copies of gloo: the trace does not show when they are freed."""
+    measured, facts = recording(ddp=[], fsdp=[FsdpFacts(2, names=["", "a"], gathered_bytes=[20, 80], mesh=[2])])
+    first, *others = measured.tensor_memory.moments
+
+    def off(changes: dict[str, Value], **sizes: int) -> tuple[float, float]:
+        moments = [first.model_copy(update={"sharding_bytes": 90, **sizes}), *others]
+        steps = measured.tensor_memory.model_copy(update={"moments": moments})
+        found = predict_memory(measured.model_copy(update={"tensor_memory": steps}), facts, changes)
+        return found.peak_bytes - found.low_bytes, found.high_bytes - found.peak_bytes
+
+    assert off({}) == (0, 0)
+    assert off({}, unseen_bytes=30) == (30, 30)
+    assert off({"fsdp.param_dtype": "bf16"}, unseen_bytes=30)[1] - off({"fsdp.param_dtype": "bf16"})[1] == 15
+    assert off({"wrapper": "ddp"}, unseen_bytes=30) == off({"wrapper": "ddp"})
+
+
 @pytest.mark.parametrize(("available", "fits"), [(10_000, "yes"), (1800, "unknown"), (300, "no"), (None, "unknown")])
 def test_whether_it_fits(recording, available, fits):
     """1,330 bytes with twice the batch; a rank may take half of what is free, and the 430 that it holds."""

@@ -23,6 +23,7 @@ class MemoryMoment(Model):
     optimizer_bytes: int = Field(description="allocated by the optimizer's step")
     sharding_bytes: int = Field(description="allocated by FSDP: gathered parameters, buffers of its collectives")
     carried_bytes: int = Field(description="freed of what was alive before the step; 0 or less")
+    unseen_bytes: int = Field(0, description="may be alive or not: another thread frees it")
 
     @property
     def rise_bytes(self) -> int:

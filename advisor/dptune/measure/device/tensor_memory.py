@@ -15,6 +15,7 @@ say what they are for:
 
 A backend's own thread frees the copies that a collective works on (gloo does), and the profiler of a CPU sees only the
 script's thread: what is allocated in a collective or an all-gather and never freed counts until the next collective.
+It may be gone before, or live until the one after that.
 
 An activation or a temporary grows with the batch, nothing else does. The peak is the highest of all moments of the
 step; which one it is depends on how much each part weighs, so the highest is kept for each of several weights.
@@ -124,6 +125,7 @@ class _Allocations:
         self.size = np.abs(size)[counted]
 
     @classmethod
+        self.gone_ns = self.made_ns - 1  # of what another thread frees: when it is gone at the latest
     def of(cls, view: RankView, device: str) -> _Allocations:
         """Those of one device of a rank."""
         kept = view.trace.memory
@@ -143,6 +145,11 @@ class _Allocations:
         self.freed_ns[unseen] = np.append(calls, _NEVER)[following]
 
     def covers(self, step: Step) -> bool:
+        self.gone_ns[unseen] = np.append(calls, [_NEVER, _NEVER])[following + 1]
+
+    def unseen_at(self, time_ns: int) -> int:
+        """Bytes that may be alive at a moment or not: another thread frees them, which the trace does not show."""
+        return int(self.size[(self.made_ns <= time_ns) & (time_ns < self.gone_ns)].sum())
         """Whether the step has allocations with addresses."""
         inside = slice(*np.searchsorted(self.time_ns, [step.start_ns, step.end_ns]).tolist())
         return inside.stop > inside.start and len(self.made_ns) > 0
@@ -184,7 +191,14 @@ def _moments(
     levels[part[order], np.arange(1, len(order) + 1)] = change[order]
     np.cumsum(levels, axis=1, out=levels)
     (updating,) = np.nonzero(optimizing.hold(time_ns))
-    moments = [_moment(levels[:, at], _phase(at, time_ns, backward, optimizing)) for at in _places(levels, updating)]
+    moments = [
+        _moment(
+            levels[:, at],
+            _phase(at, time_ns, backward, optimizing),
+            events.unseen_at(int(time_ns[at - 1])) if at else 0,
+        )
+        for at in _places(levels, updating)
+    ]
     return sorted(moments, key=lambda moment: -moment.rise_bytes)
 
 
@@ -210,8 +224,9 @@ def _places(levels: Ints, updating: Ints) -> set[int]:
     return found
 
 
-def _moment(levels: Ints, phase: Literal["forward", "backward", "optimizer"]) -> MemoryMoment:
-    return MemoryMoment(phase=phase, **{f"{part}_bytes": int(size) for part, size in zip(_PARTS, levels, strict=True)})
+def _moment(levels: Ints, phase: Literal["forward", "backward", "optimizer"], unseen: int) -> MemoryMoment:
+    sizes = {f"{part}_bytes": int(size) for part, size in zip(_PARTS, levels, strict=True)}
+    return MemoryMoment(phase=phase, unseen_bytes=unseen, **sizes)
 
 
 def _phase(

@@ -95,7 +95,8 @@ def regathered(model: MemoryModel, split: Sharding) -> MemoryModel:
 
     def of(moment: Moment) -> Moment:
         formula = before.held(moment)
-        return moment.scaled(sharding=split.held(moment) / formula if formula else whole)
+        times = split.held(moment) / formula if formula else whole
+        return moment.scaled(sharding=times, unseen=times)
 
     return replace(model, sharding=split, split=split, moments=model.each(of))
 

@@ -24,7 +24,8 @@ _NO_TENSORS = "the run was recorded by an older dptune, which did not measure te
 class Moment:
     """What is alive at one moment of a step, beside what is held between steps; `gradients` are all that are alive.
 
-    `passed_share`: the part of the backward pass that has run, by the gradients that it has computed.
+    `passed_share`: the part of the backward pass that has run, by the gradients that it has computed. `unseen`: what
+    another thread frees, so it may be alive or not.
     """
 
     phase: str
@@ -36,6 +37,7 @@ class Moment:
     sharding: float = 0.0
     passed_share: float = 0.0
 
+    unseen: float = 0.0
     @property
     def total(self) -> float:
         """Its bytes."""
@@ -46,7 +48,7 @@ class Moment:
         return replace(self, **{name: factor * getattr(self, name) for name, factor in factors.items()})
 
 
-PARTS = tuple(each.name for each in fields(Moment) if each.name not in ("phase", "passed_share"))
+PARTS = tuple(each.name for each in fields(Moment) if each.name not in ("phase", "passed_share", "unseen"))
 
 
 @dataclass(frozen=True)
@@ -278,6 +280,7 @@ def _moment(moment: MemoryMoment, gradients_at_start: int, renewed_others: int, 
     )
 
 
+        unseen=moment.unseen_bytes,
 def _sharding(facts: Facts, ranks: int) -> Sharding | None:
     """How fully_shard has split the model; None without it, or where the units are not known."""
     sharded = [fsdp for fsdp in facts.fsdp if fsdp.version == 2 and fsdp.names]

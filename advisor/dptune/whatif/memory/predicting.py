@@ -56,7 +56,8 @@ def predict_memory(measured: Measured, facts: Sequence[Facts], changes: Mapping[
 def _prediction(
     measured: Measured, facts: Sequence[Facts], before: MemoryModel, after: MemoryModel, changes: Mapping[str, Value]
 ) -> MemoryPrediction:
-    off = after.doubt + _OF_CHANGE * abs(after.peak - before.peak)
+    unseen = min(after.fullest.unseen, after.fullest.sharding)
+    off = after.doubt + unseen + _OF_CHANGE * abs(after.peak - before.peak)
     if after != before:
         off = max(off, _LEAST * after.peak)
     low, high = max(after.held, after.peak - off), after.peak + off
