@@ -12,7 +12,7 @@ import pytest
 from dptune.commands.shared.reading import measured_of
 from dptune.commands.shared.setting import parsed
 from dptune.knobs import Value
-from dptune.measured import BlockMemory, MemoryMoment, Missing, TensorMemory
+from dptune.measured import BlockMemory, CpuPrimitives, MemoryMoment, Missing, TensorMemory
 from dptune.predicted import WhatIf
 from dptune.present.sections.whatif_memory import memory, sentence
 from dptune.runfile.communication import DdpFacts, FsdpFacts
@@ -155,7 +155,7 @@ def test_narrow_parameters_leave_the_loss_as_wide(model):
     after = changed(model, {"model.dtype": "bf16"})
     assert after.held == 230
     assert after.moments[0].activations == 190 + 20  # 10 of the 30 are kept by the script: outputs of the model
-    assert (after.doubt, after.loss) == (pytest.approx(0.5 * (30 + 40 + 4 * 30)), 25)
+    assert (after.doubt, after.loss) == (pytest.approx(0.5 * (30 + 40)), 25)
 
 
 def test_autocast_keeps_16_bit_copies_of_weights_until_their_backward_pass(model):
@@ -359,6 +359,63 @@ def test_a_copy_that_another_thread_frees_widens_the_interval(recording):
     assert off({"wrapper": "ddp"}, unseen_bytes=30) == off({"wrapper": "ddp"})
 
 
+KIB = 1024
+OF_MODEL = CpuPrimitives(products=10, convolutions=4)
+
+
+@pytest.fixture
+def computing(recording: Any) -> Any:
+    """A recording of a CPU with instructions for bf16, and the different products and convolutions that it computes."""
+
+    def of(counted: CpuPrimitives, *instructions: str, **more: Any) -> tuple[Any, list[Facts]]:
+        measured, facts = recording(
+            device=DeviceFacts("cpu", available_bytes=10_000, instructions=[*instructions]), **more
+        )
+        steps = measured.tensor_memory.model_copy(update={"primitives": counted})
+        return measured.model_copy(update={"tensor_memory": steps}), facts
+
+    return of
+
+
+@pytest.mark.parametrize("changes", [{"model.dtype": "bf16"}, {"precision.autocast": "bf16"}])
+def test_each_product_in_16_bits_has_a_primitive_of_its_own(recording, computing, changes):
+    """530 KiB for each of 10 products; 120 for each of 4 convolutions, 70 before."""
+    found, plain = (
+        predict_memory(*of, changes) for of in (computing(OF_MODEL, "amx_bf16", "avx512_bf16"), recording())
+    )
+    assert found.now_bytes - plain.now_bytes == 4 * 70 * KIB
+    assert found.peak_bytes - plain.peak_bytes == (10 * 530 + 4 * 120) * KIB
+    (part,) = [part for part in found.components if "oneDNN" in part.name]
+    assert (part.now_bytes, part.then_bytes) == (4 * 70 * KIB, (10 * 530 + 4 * 120) * KIB)
+
+
+def test_units_gathered_in_16_bits_multiply_in_16_bits(computing):
+    fsdp = FsdpFacts(2, names=["", "a"], gathered_bytes=[20, 80], mesh=[2])
+    measured, facts = computing(OF_MODEL, "amx_bf16", ddp=[], fsdp=[fsdp])
+    model = recorded(measured, facts)
+    narrow = changed(model, {"fsdp.param_dtype": "bf16"})
+    assert narrow.primitives.bytes == (10 * 530 + 4 * 120) * KIB
+    assert changed(narrow, {"wrapper": "ddp"}).primitives.bytes == model.primitives.bytes == 4 * 70 * KIB
+
+
+def test_a_run_that_computes_in_16_bits_has_its_primitives_now(computing):
+    half = CpuPrimitives(products=10, half_products=10, convolutions=4, half_convolutions=4)
+    measured, facts = computing(half, "amx_bf16")
+    found = predict_memory(measured, facts, {"loader.batch_size": 16})
+    of_primitives = (10 * 530 + 4 * 120) * KIB
+    assert found.now_bytes == 880 + of_primitives
+    assert found.peak_bytes == 1330 + of_primitives
+    assert found.high_bytes - found.peak_bytes > 0.14 * of_primitives
+
+
+def test_without_instructions_for_the_type_primitives_are_in_the_interval(computing):
+    """oneDNN keeps smaller descriptors then: fp16 on a CPU that has instructions for bf16 only."""
+    measured, facts = computing(OF_MODEL, "amx_bf16")
+    fast, slow = (predict_memory(measured, facts, {"model.dtype": dtype}) for dtype in ("bf16", "fp16"))
+    assert fast.peak_bytes - slow.peak_bytes == 10 * 530 * KIB
+    assert slow.high_bytes - slow.peak_bytes > 10 * 530 * KIB
+
+
 @pytest.mark.parametrize(("available", "fits"), [(10_000, "yes"), (1800, "unknown"), (300, "no"), (None, "unknown")])
 def test_whether_it_fits(recording, available, fits):
     """1,330 bytes with twice the batch; a rank may take half of what is free, and the 430 that it holds."""
@@ -397,8 +454,7 @@ def test_counted_peaks_of_a_real_run():
         predicted = predict_memory(measured, list(run.facts.values()), settings if row["settings"] else {})
         assert predicted.low_bytes <= predicted.peak_bytes <= predicted.high_bytes
         error = predicted.peak_bytes / row["counted_bytes"] - 1
-        narrower = "model.dtype" in settings  # kernels of this CPU work on wider copies
-        assert abs(error) < (0.13 if narrower else 0.07), (row["settings"], error)
+        assert abs(error) < 0.07, (row["settings"], error)
 
 
 def test_the_page(recording):

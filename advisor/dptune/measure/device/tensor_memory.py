@@ -31,11 +31,12 @@ from typing import Literal
 import numpy as np
 
 from dptune.measure.device.phases import host_phases
+from dptune.measure.device.primitives import cpu_primitives
 from dptune.measure.host.callers import PYTHON_CATEGORIES
 from dptune.measure.intervals import Intervals, Ints
 from dptune.measure.steps.windows import Step
 from dptune.measure.views import RankView
-from dptune.measured import BlockMemory, MemoryMoment, TensorMemory
+from dptune.measured import BlockMemory, CpuPrimitives, MemoryMoment, TensorMemory
 from dptune.runfile.tensors import TensorFacts
 from dptune.trace.columns import NONE, Columns
 from dptune.trace.kernels import RANGE_CATEGORIES
@@ -102,6 +103,7 @@ def _of_window(window: Literal["light", "detailed"], view: RankView, facts: Tens
         moments=moments,
         blocks=blocks,
         loss_bytes=int(events.size[of_loss].sum()),
+        primitives=cpu_primitives(view) if device == "cpu" else CpuPrimitives(),
     )
 
 
@@ -123,9 +125,9 @@ class _Allocations:
         counted[after[pair]] = False
         self.made_ns, self.freed_ns = np.where(made, time_ns, -1)[counted], freed_ns[counted]
         self.size = np.abs(size)[counted]
+        self.gone_ns = self.made_ns - 1  # of what another thread frees: when it is gone at the latest
 
     @classmethod
-        self.gone_ns = self.made_ns - 1  # of what another thread frees: when it is gone at the latest
     def of(cls, view: RankView, device: str) -> _Allocations:
         """Those of one device of a rank."""
         kept = view.trace.memory
@@ -143,13 +145,13 @@ class _Allocations:
         unseen = (self.freed_ns == _NEVER) & _ranges(columns, _UNSEEN).hold(self.made_ns)
         following = np.searchsorted(calls, self.made_ns[unseen], side="right")
         self.freed_ns[unseen] = np.append(calls, _NEVER)[following]
-
-    def covers(self, step: Step) -> bool:
         self.gone_ns[unseen] = np.append(calls, [_NEVER, _NEVER])[following + 1]
 
     def unseen_at(self, time_ns: int) -> int:
         """Bytes that may be alive at a moment or not: another thread frees them, which the trace does not show."""
         return int(self.size[(self.made_ns <= time_ns) & (time_ns < self.gone_ns)].sum())
+
+    def covers(self, step: Step) -> bool:
         """Whether the step has allocations with addresses."""
         inside = slice(*np.searchsorted(self.time_ns, [step.start_ns, step.end_ns]).tolist())
         return inside.stop > inside.start and len(self.made_ns) > 0

@@ -41,6 +41,7 @@ def model_dtype(model: MemoryModel, value: Value) -> MemoryModel:
         sharding=split if model.sharding else None,
         moments=moments,
         loss=_loss(model, times),
+        primitives=model.primitives.computed_in(str(value)),
         doubt=model.doubt + abs(1 - times) * _unsure(model),
     )
 
@@ -58,8 +59,9 @@ def parameter_dtype(model: MemoryModel, value: Value) -> MemoryModel:
     )
     after = regathered(model, narrow)
     moments = after.each(lambda moment: _computed_in(model, moment, times).scaled(weights=times))
+    primitives = model.primitives if model.autocast else model.primitives.computed_in(str(value or "fp32"))
     doubt = model.doubt + abs(1 - times) * _unsure(model)
-    return replace(after, moments=moments, loss=_loss(model, times), doubt=doubt)
+    return replace(after, moments=moments, loss=_loss(model, times), primitives=primitives, doubt=doubt)
 
 
 def reduce_dtype(model: MemoryModel, value: Value) -> MemoryModel:
@@ -80,7 +82,8 @@ def autocast(model: MemoryModel, value: Value) -> MemoryModel:
         return replace(narrow, activations=narrow.activations + copies_of_weights(model, moment))
 
     unsure = model.largest_parameter / 2 + OF_DTYPE * max(moment.activations for moment in model.moments) + model.loss
-    return replace(model, autocast=True, moments=model.each(of), doubt=model.doubt + unsure)
+    primitives = model.primitives.computed_in(str(value))
+    return replace(model, autocast=True, moments=model.each(of), primitives=primitives, doubt=model.doubt + unsure)
 
 
 def copies_of_weights(model: MemoryModel, moment: Moment) -> float:
@@ -123,6 +126,5 @@ def _loss(model: MemoryModel, times: float) -> float:
 
 
 def _unsure(model: MemoryModel) -> float:
-    """What may stay as wide: the loss, a share of activations; kernels of a CPU may work on wider copies."""
-    most = max(moment.activations for moment in model.moments)
-    return model.loss + OF_DTYPE * most + 4 * model.largest_parameter
+    """What may stay as wide: the loss, a share of activations."""
+    return model.loss + OF_DTYPE * max(moment.activations for moment in model.moments)

@@ -15,6 +15,7 @@ from itertools import accumulate
 
 from dptune.measured import Measured, MemoryMoment, Missing
 from dptune.runfile.facts import Facts
+from dptune.whatif.memory.primitives import NO_PRIMITIVES, Primitives, primitives_of
 
 _BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
 _NO_TENSORS = "the run was recorded by an older dptune, which did not measure tensors: record it again"
@@ -36,8 +37,8 @@ class Moment:
     optimizer: float = 0.0
     sharding: float = 0.0
     passed_share: float = 0.0
-
     unseen: float = 0.0
+
     @property
     def total(self) -> float:
         """Its bytes."""
@@ -145,7 +146,8 @@ class MemoryModel:
     loss save; `discarded`: what checkpointing spares now. `doubt`: bytes by which the changes may be off, both ways.
     `ranks_of_a_host`: how many ranks each of several hosts has; None where that is not so, or not known. `offloaded`:
     whether a policy keeps shards in the host's memory; `autocast`: whether passes compute in 16 bits where they can;
-    `flat`: whether FullyShardedDataParallel shards the model, whose units are not modelled.
+    `flat`: whether FullyShardedDataParallel shards the model, whose units are not modelled. `primitives`: what oneDNN
+    keeps for matrix products and convolutions of a CPU.
     """
 
     parameters: float
@@ -172,6 +174,7 @@ class MemoryModel:
     offloaded: bool = False
     autocast: bool = False
     flat: bool = False
+    primitives: Primitives = NO_PRIMITIVES
 
     def each(self, change: Callable[[Moment], Moment]) -> tuple[Moment, ...]:
         """Its moments, each changed."""
@@ -244,6 +247,7 @@ def recorded(measured: Measured, facts: Sequence[Facts]) -> MemoryModel:
         offloaded=any(sharded.offload for sharded in rank_facts.fsdp),
         autocast=rank_facts.autocast is not None,
         flat=any(sharded.version == 1 for sharded in rank_facts.fsdp),
+        primitives=primitives_of(steps.primitives, rank_facts.device),
     )
 
 
@@ -276,11 +280,11 @@ def _moment(moment: MemoryMoment, gradients_at_start: int, renewed_others: int, 
         gradients=gradients_at_start - freed_gradients + moment.gradient_bytes,
         optimizer=moment.optimizer_bytes,
         sharding=moment.sharding_bytes,
+        unseen=moment.unseen_bytes,
         passed_share=min(1.0, moment.gradient_bytes / all_gradients) if in_backward and all_gradients else 0.0,
     )
 
 
-        unseen=moment.unseen_bytes,
 def _sharding(facts: Facts, ranks: int) -> Sharding | None:
     """How fully_shard has split the model; None without it, or where the units are not known."""
     sharded = [fsdp for fsdp in facts.fsdp if fsdp.version == 2 and fsdp.names]
