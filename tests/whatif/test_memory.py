@@ -168,6 +168,13 @@ def test_autocast_keeps_16_bit_copies_of_weights_until_their_backward_pass(model
         changed(after, {"precision.autocast": "off"})
 
 
+def test_autocast_copies_no_weight_before_its_layer_runs(model):
+    """As a step starts the gradients of the last one are alive, and no copy; a quarter through there are 12.5 bytes."""
+    start, quarter = Moment("forward", gradients=100), Moment("forward", activations=100, gradients=100)
+    after = changed(replace(model, moments=(*model.moments, start, quarter)), {"precision.autocast": "bf16"})
+    assert [each.activations for each in after.moments[-2:]] == pytest.approx([0, 0.55 * 100 + 12.5])
+
+
 def test_updates_at_once_take_roots_of_all_second_moments(model):
     """Of 100 bytes with Adam; momentum adds in place, and with weight decay perhaps all gradients."""
     assert [each.optimizer for each in changed(model, {"optimizer.foreach": True}).moments] == [0, 0, 100]

@@ -87,8 +87,12 @@ def autocast(model: MemoryModel, value: Value) -> MemoryModel:
 
 
 def copies_of_weights(model: MemoryModel, moment: Moment) -> float:
-    """Bytes of the 16-bit copies of weights that autocast saves until their backward pass."""
-    return 0.0 if moment.phase == "optimizer" else model.trained / 2 * (1 - moment.passed_share)
+    """Bytes of the 16-bit copies of weights that autocast saves until their backward pass: of layers that have run."""
+    if moment.phase == "optimizer":
+        return 0.0
+    most = max(each.activations for each in model.moments)
+    ran = min(1.0, moment.activations / most) if moment.phase == "forward" and most else 1.0
+    return model.trained / 2 * ran * (1 - moment.passed_share)
 
 
 def regathered(model: MemoryModel, split: Sharding) -> MemoryModel:
