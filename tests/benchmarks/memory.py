@@ -100,8 +100,13 @@ CHANGES: dict[str, tuple[Change, ...]] = {
     ),
 }
 # Drawn after the model was frozen; what is above was at hand while it was made.
-HELD_OUT_BASE = {
-    "convolutions, FSDP": ("--model", "conv", "--batch", "16", "--optimizer", "momentum", "--strategy", "fsdp")
+HELD_OUT_BASE: dict[str, tuple[str, ...]] = {
+    "convolutions, FSDP": ("--model", "conv", "--batch", "16", "--optimizer", "momentum", "--strategy", "fsdp"),
+    "transformer in bf16, DDP": ("--model", "transformer", "--batch", "8", "--dtype", "bf16"),
+    "transformer in bf16, FSDP": (
+        *("--model", "transformer", "--batch", "8", "--strategy", "fsdp", "--param-dtype", "bf16"),
+    ),
+    "wide layers in fp16, DDP": ("--model", "mlp", "--batch", "256", "--dtype", "fp16"),
 }
 HELD_OUT: dict[str, tuple[Change, ...]] = {
     "transformer, DDP": (
@@ -125,16 +130,37 @@ HELD_OUT: dict[str, tuple[Change, ...]] = {
     ),
     "wide layers, DDP": (
         ("precision.autocast=bf16", ("--autocast",)),
+        ("model.dtype=fp16", ("--dtype", "fp16")),
         ("optimizer.foreach=true", ("--optimizer", "foreach")),
         ("memory.checkpointing=true loader.batch_size=1024", ("--checkpoint", "--batch", "1024")),
         ("wrapper=fsdp optimizer.name=sgd", ("--strategy", "fsdp", "--optimizer", "sgd")),
     ),
     "wide layers, FSDP": (
         ("memory.checkpointing=true", ("--checkpoint",)),
+        ("fsdp.units=4", ("--blocks-per-unit", "3")),
         ("fsdp.param_dtype=bf16", ("--param-dtype", "bf16")),
         ("fsdp.reduce_dtype=bf16", ("--reduce-dtype", "bf16")),
     ),
+    "transformer in bf16, DDP": (
+        ("loader.batch_size=16", ("--batch", "16")),
+        ("optimizer.name=sgd", ("--optimizer", "sgd")),
+        ("wrapper=fsdp", ("--strategy", "fsdp")),
+        ("memory.checkpointing=true", ("--checkpoint",)),
+    ),
+    "transformer in bf16, FSDP": (
+        ("loader.batch_size=16", ("--batch", "16")),
+        ("fsdp.param_dtype=fp32", ("--param-dtype", "fp32")),
+        ("wrapper=ddp", ("--strategy", "ddp")),
+        ("fsdp.reshard_after_forward=false", ("--reshard", "false")),
+        ("fsdp.units=4", ("--blocks-per-unit", "2")),
+    ),
+    "wide layers in fp16, DDP": (
+        ("loader.batch_size=1024", ("--batch", "1024")),
+        ("optimizer.name=sgd", ("--optimizer", "sgd")),
+        ("wrapper=fsdp", ("--strategy", "fsdp")),
+    ),
     "convolutions, FSDP": (
+        ("fsdp.units=3", ("--blocks-per-unit", "3")),
         ("loader.batch_size=32", ("--batch", "32")),
         ("wrapper=ddp", ("--strategy", "ddp")),
         ("fsdp.reshard_after_forward=false", ("--reshard", "false")),

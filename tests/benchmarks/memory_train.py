@@ -17,7 +17,7 @@ from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, TensorDataset
 
 SAMPLES = 1024
-DTYPES = {"": None, "bf16": torch.bfloat16, "fp32": torch.float32}
+DTYPES = {"": None, "bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 OPTIMIZERS = {
     "adamw": lambda parameters: torch.optim.AdamW(parameters, lr=1e-4),
     "momentum": lambda parameters: torch.optim.SGD(parameters, lr=1e-4, momentum=0.9),
@@ -101,7 +101,7 @@ def samples(name: str, count: int) -> TensorDataset:
 def trained(options: argparse.Namespace) -> None:
     """The training, start to end."""
     torch.manual_seed(0)
-    dtype = torch.bfloat16 if options.dtype == "bf16" else torch.float32
+    dtype = DTYPES[options.dtype]
     model: nn.Module = Model(options.model, options.checkpoint).to(dtype)
     dtypes = {"param_dtype": DTYPES[options.param_dtype], "reduce_dtype": DTYPES[options.reduce_dtype]}
     sharding = {"mp_policy": MixedPrecisionPolicy(**dtypes)}
@@ -156,7 +156,7 @@ def main() -> None:
     parser.add_argument("--reshard", type=json.loads, default=True)
     parser.add_argument("--blocks-per-unit", type=int, default=1)
     parser.add_argument("--optimizer", choices=tuple(OPTIMIZERS), default="adamw")
-    parser.add_argument("--dtype", choices=("fp32", "bf16"), default="fp32")
+    parser.add_argument("--dtype", choices=("fp32", "bf16", "fp16"), default="fp32")
     parser.add_argument("--param-dtype", choices=tuple(DTYPES), default="")
     parser.add_argument("--reduce-dtype", choices=tuple(DTYPES), default="")
     parser.add_argument("--autocast", action="store_true")

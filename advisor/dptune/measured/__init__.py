@@ -89,7 +89,7 @@ from dptune.measured.steps import (
     StepsFigures,
     StepTime,
 )
-from dptune.measured.tensor_memory import BlockMemory, MemoryMoment, TensorMemory
+from dptune.measured.tensor_memory import BlockMemory, CpuPrimitives, MemoryMoment, TensorMemory
 from dptune.measured.user_code import (
     BroadcastReduction,
     CodePhase,
@@ -142,6 +142,7 @@ __all__ = [
     "ComputeFunction",
     "CopyFigures",
     "CopySite",
+    "CpuPrimitives",
     "CriticalPath",
     "Decomposition",
     "DelayCause",

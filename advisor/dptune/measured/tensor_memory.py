@@ -23,6 +23,7 @@ class MemoryMoment(Model):
     optimizer_bytes: int = Field(description="allocated by the optimizer's step")
     sharding_bytes: int = Field(description="allocated by FSDP: gathered parameters, buffers of its collectives")
     carried_bytes: int = Field(description="freed of what was alive before the step; 0 or less")
+    unseen_bytes: int = Field(0, description="may be alive or not: another thread frees it")
 
     @property
     def rise_bytes(self) -> int:
@@ -45,6 +46,15 @@ class BlockMemory(Model):
     output_bytes: int = Field(description="the last of these allocations: its output, where it is saved")
 
 
+class CpuPrimitives(Model):
+    """Different matrix products and convolutions that a CPU computes, by sizes, layouts and types of their inputs."""
+
+    products: int = Field(0, description="matrix products")
+    half_products: int = Field(0, description="matrix products in 16 bits")
+    convolutions: int = Field(0, description="convolutions and their backward passes")
+    half_convolutions: int = Field(0, description="convolutions and their backward passes in 16 bits")
+
+
 class TensorMemory(Figures):
     """One step of one rank, from its allocations. The moments are those that decide the peak, also with other batches,
     without gradients or without any other part.
@@ -57,4 +67,7 @@ class TensorMemory(Figures):
     moments: list[MemoryMoment] = Field(description="the moments, the fullest first")
     blocks: list[BlockMemory] = Field(description="the blocks in the order in which they run; empty where not shown")
     loss_bytes: int = Field(0, description="activations allocated after the last block: of the head and the loss")
+    primitives: CpuPrimitives = Field(
+        CpuPrimitives(), description="of a CPU, for each of which oneDNN keeps memory; 0 where sizes were not recorded"
+    )
     start_bytes: Figure[int] = Field(ABSENT, description="tensors alive at the start of the step")

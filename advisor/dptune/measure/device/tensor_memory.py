@@ -15,6 +15,7 @@ say what they are for:
 
 A backend's own thread frees the copies that a collective works on (gloo does), and the profiler of a CPU sees only the
 script's thread: what is allocated in a collective or an all-gather and never freed counts until the next collective.
+It may be gone before, or live until the one after that.
 
 An activation or a temporary grows with the batch, nothing else does. The peak is the highest of all moments of the
 step; which one it is depends on how much each part weighs, so the highest is kept for each of several weights.
@@ -30,11 +31,12 @@ from typing import Literal
 import numpy as np
 
 from dptune.measure.device.phases import host_phases
+from dptune.measure.device.primitives import cpu_primitives
 from dptune.measure.host.callers import PYTHON_CATEGORIES
 from dptune.measure.intervals import Intervals, Ints
 from dptune.measure.steps.windows import Step
 from dptune.measure.views import RankView
-from dptune.measured import BlockMemory, MemoryMoment, TensorMemory
+from dptune.measured import BlockMemory, CpuPrimitives, MemoryMoment, TensorMemory
 from dptune.runfile.tensors import TensorFacts
 from dptune.trace.columns import NONE, Columns
 from dptune.trace.kernels import RANGE_CATEGORIES
@@ -101,6 +103,7 @@ def _of_window(window: Literal["light", "detailed"], view: RankView, facts: Tens
         moments=moments,
         blocks=blocks,
         loss_bytes=int(events.size[of_loss].sum()),
+        primitives=cpu_primitives(view) if device == "cpu" else CpuPrimitives(),
     )
 
 
@@ -122,6 +125,7 @@ class _Allocations:
         counted[after[pair]] = False
         self.made_ns, self.freed_ns = np.where(made, time_ns, -1)[counted], freed_ns[counted]
         self.size = np.abs(size)[counted]
+        self.gone_ns = self.made_ns - 1  # of what another thread frees: when it is gone at the latest
 
     @classmethod
     def of(cls, view: RankView, device: str) -> _Allocations:
@@ -141,6 +145,11 @@ class _Allocations:
         unseen = (self.freed_ns == _NEVER) & _ranges(columns, _UNSEEN).hold(self.made_ns)
         following = np.searchsorted(calls, self.made_ns[unseen], side="right")
         self.freed_ns[unseen] = np.append(calls, _NEVER)[following]
+        self.gone_ns[unseen] = np.append(calls, [_NEVER, _NEVER])[following + 1]
+
+    def unseen_at(self, time_ns: int) -> int:
+        """Bytes that may be alive at a moment or not: another thread frees them, which the trace does not show."""
+        return int(self.size[(self.made_ns <= time_ns) & (time_ns < self.gone_ns)].sum())
 
     def covers(self, step: Step) -> bool:
         """Whether the step has allocations with addresses."""
@@ -184,7 +193,14 @@ def _moments(
     levels[part[order], np.arange(1, len(order) + 1)] = change[order]
     np.cumsum(levels, axis=1, out=levels)
     (updating,) = np.nonzero(optimizing.hold(time_ns))
-    moments = [_moment(levels[:, at], _phase(at, time_ns, backward, optimizing)) for at in _places(levels, updating)]
+    moments = [
+        _moment(
+            levels[:, at],
+            _phase(at, time_ns, backward, optimizing),
+            events.unseen_at(int(time_ns[at - 1])) if at else 0,
+        )
+        for at in _places(levels, updating)
+    ]
     return sorted(moments, key=lambda moment: -moment.rise_bytes)
 
 
@@ -210,8 +226,9 @@ def _places(levels: Ints, updating: Ints) -> set[int]:
     return found
 
 
-def _moment(levels: Ints, phase: Literal["forward", "backward", "optimizer"]) -> MemoryMoment:
-    return MemoryMoment(phase=phase, **{f"{part}_bytes": int(size) for part, size in zip(_PARTS, levels, strict=True)})
+def _moment(levels: Ints, phase: Literal["forward", "backward", "optimizer"], unseen: int) -> MemoryMoment:
+    sizes = {f"{part}_bytes": int(size) for part, size in zip(_PARTS, levels, strict=True)}
+    return MemoryMoment(phase=phase, unseen_bytes=unseen, **sizes)
 
 
 def _phase(

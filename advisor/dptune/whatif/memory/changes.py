@@ -310,14 +310,11 @@ def _checkpointing(model: MemoryModel, value: Value) -> MemoryModel:
     largest = max(block - output for block, output in model.blocks)  # its output is an input of the next block
     spared = saved - outputs
 
-    # Outputs that the script keeps are activations after the backward pass, too.
-    kept = min((moment.activations for moment in model.moments if moment.phase == "optimizer"), default=0.0)
-
     def of(moment: Moment) -> Moment:
         """Of what a moment holds of blocks outputs are left, and what one block saves while it runs again: the last one
         once what the loss saves is freed.
         """
-        of_blocks = min(max(0.0, moment.activations - kept), saved)
+        of_blocks = min(max(0.0, moment.activations - model.kept), saved)
         left = moment.activations - of_blocks * spared / saved if saved else moment.activations
         if moment.phase == "backward":
             left += largest if moment.passed_share else max(0.0, largest - model.loss)

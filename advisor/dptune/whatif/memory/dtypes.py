@@ -40,6 +40,8 @@ def model_dtype(model: MemoryModel, value: Value) -> MemoryModel:
         split=split,
         sharding=split if model.sharding else None,
         moments=moments,
+        loss=_loss(model, times),
+        primitives=model.primitives.computed_in(str(value)),
         doubt=model.doubt + abs(1 - times) * _unsure(model),
     )
 
@@ -57,7 +59,9 @@ def parameter_dtype(model: MemoryModel, value: Value) -> MemoryModel:
     )
     after = regathered(model, narrow)
     moments = after.each(lambda moment: _computed_in(model, moment, times).scaled(weights=times))
-    return replace(after, moments=moments, doubt=model.doubt + abs(1 - times) * _unsure(model))
+    primitives = model.primitives if model.autocast else model.primitives.computed_in(str(value or "fp32"))
+    doubt = model.doubt + abs(1 - times) * _unsure(model)
+    return replace(after, moments=moments, loss=_loss(model, times), primitives=primitives, doubt=doubt)
 
 
 def reduce_dtype(model: MemoryModel, value: Value) -> MemoryModel:
@@ -78,12 +82,17 @@ def autocast(model: MemoryModel, value: Value) -> MemoryModel:
         return replace(narrow, activations=narrow.activations + copies_of_weights(model, moment))
 
     unsure = model.largest_parameter / 2 + OF_DTYPE * max(moment.activations for moment in model.moments) + model.loss
-    return replace(model, autocast=True, moments=model.each(of), doubt=model.doubt + unsure)
+    primitives = model.primitives.computed_in(str(value))
+    return replace(model, autocast=True, moments=model.each(of), primitives=primitives, doubt=model.doubt + unsure)
 
 
 def copies_of_weights(model: MemoryModel, moment: Moment) -> float:
-    """Bytes of the 16-bit copies of weights that autocast saves until their backward pass."""
-    return 0.0 if moment.phase == "optimizer" else model.trained / 2 * (1 - moment.passed_share)
+    """Bytes of the 16-bit copies of weights that autocast saves until their backward pass: of layers that have run."""
+    if moment.phase == "optimizer":
+        return 0.0
+    most = max(each.activations for each in model.moments)
+    ran = min(1.0, moment.activations / most) if moment.phase == "forward" and most else 1.0
+    return model.trained / 2 * ran * (1 - moment.passed_share)
 
 
 def regathered(model: MemoryModel, split: Sharding) -> MemoryModel:
@@ -93,7 +102,8 @@ def regathered(model: MemoryModel, split: Sharding) -> MemoryModel:
 
     def of(moment: Moment) -> Moment:
         formula = before.held(moment)
-        return moment.scaled(sharding=split.held(moment) / formula if formula else whole)
+        times = split.held(moment) / formula if formula else whole
+        return moment.scaled(sharding=times, unseen=times)
 
     return replace(model, sharding=split, split=split, moments=model.each(of))
 
@@ -101,10 +111,12 @@ def regathered(model: MemoryModel, split: Sharding) -> MemoryModel:
 def _computed_in(model: MemoryModel, moment: Moment, times: float) -> Moment:
     """The moment with its activations and temporaries in another type, but those of the loss.
 
-    A loss is usually computed in 32 bits; whether the head's output is copied for that is not known.
+    A loss is usually computed in 32 bits; whether the head's output is copied for that is not known. Outputs of the
+    model that the script keeps are in the type that the model computes in.
     """
-    loss = min(moment.activations, model.loss if moment.phase == "backward" and not moment.passed_share else 0.0)
-    temporaries = min(moment.temporaries, loss)
+    of_loss = model.loss if moment.phase == "backward" and not moment.passed_share else 0.0
+    loss = min(moment.activations, max(0.0, of_loss - model.kept))
+    temporaries = min(moment.temporaries, of_loss)
     return replace(
         moment,
         activations=times * (moment.activations - loss) + loss,
@@ -112,7 +124,11 @@ def _computed_in(model: MemoryModel, moment: Moment, times: float) -> Moment:
     )
 
 
+def _loss(model: MemoryModel, times: float) -> float:
+    """What the head and the loss save then: outputs that the script keeps are in the other type."""
+    return model.loss - (1 - times) * min(model.loss, model.kept)
+
+
 def _unsure(model: MemoryModel) -> float:
-    """What may stay as wide: the loss, a share of activations; kernels of a CPU may work on wider copies."""
-    most = max(moment.activations for moment in model.moments)
-    return model.loss + OF_DTYPE * most + 4 * model.largest_parameter
+    """What may stay as wide: the loss, a share of activations."""
+    return model.loss + OF_DTYPE * max(moment.activations for moment in model.moments)

@@ -11,9 +11,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
+from itertools import accumulate
 
 from dptune.measured import Measured, MemoryMoment, Missing
 from dptune.runfile.facts import Facts
+from dptune.whatif.memory.primitives import NO_PRIMITIVES, Primitives, primitives_of
 
 _BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
 _NO_TENSORS = "the run was recorded by an older dptune, which did not measure tensors: record it again"
@@ -23,7 +25,8 @@ _NO_TENSORS = "the run was recorded by an older dptune, which did not measure te
 class Moment:
     """What is alive at one moment of a step, beside what is held between steps; `gradients` are all that are alive.
 
-    `passed_share`: the part of the backward pass that has run, by the gradients that it has computed.
+    `passed_share`: the part of the backward pass that has run, by the gradients that it has computed. `unseen`: what
+    another thread frees, so it may be alive or not.
     """
 
     phase: str
@@ -34,6 +37,7 @@ class Moment:
     optimizer: float = 0.0
     sharding: float = 0.0
     passed_share: float = 0.0
+    unseen: float = 0.0
 
     @property
     def total(self) -> float:
@@ -45,7 +49,7 @@ class Moment:
         return replace(self, **{name: factor * getattr(self, name) for name, factor in factors.items()})
 
 
-PARTS = tuple(each.name for each in fields(Moment) if each.name not in ("phase", "passed_share"))
+PARTS = tuple(each.name for each in fields(Moment) if each.name not in ("phase", "passed_share", "unseen"))
 
 
 @dataclass(frozen=True)
@@ -84,10 +88,8 @@ class Sharding:
         """What is gathered, and in buffers of collectives, at a moment of a step.
 
         In a forward pass the root unit, the unit that runs, and the output of its all-gather, which is freed in the
-        next unit. In a backward pass first the root unit and its gradients; then the unit that runs, its gradients,
-        the all-gather of the next one, and the buffer of the last reduce-scatter; or, as its gradients are reduced, a
-        buffer and its copy in place of these. `so_far`: at this very moment, and not at the worst one of the unit that
-        runs, the first of which has no buffer, and only the gradients that it has computed.
+        next unit. In a backward pass first the root unit and its gradients, then what `_running` says. `so_far`: at
+        this very moment, not at the worst one from here on.
         Source: torch 2.13, distributed/fsdp/_fully_shard/_fsdp_param_group.py and _fsdp_collectives.py.
         """
         largest, all_units = max(self.units, default=0.0), sum(self.units)
@@ -101,11 +103,33 @@ class Sharding:
         passed = moment.passed_share * (self.root + all_units)
         if passed <= self.root:
             return kept + 2 * self.root
-        if so_far and self.reshards and passed < self.root + largest:
-            return kept * (1 - moment.passed_share) + 2 * self.root + 2 * largest + passed - self.root
-        reducing = 1 + self.reduced * (1 + self.copies)
-        running = max(3 + self.reduced, 1 + reducing) if self.reshards else reducing
-        return kept * (1 - moment.passed_share) + 2 * self.root + running * largest
+        running = self._running(passed - self.root, so_far) if self.reshards else self._reducing * largest
+        return kept * (1 - moment.passed_share) + 2 * self.root + running
+
+    @property
+    def _reducing(self) -> float:
+        """What a unit holds as its gradients are reduced / its bytes: the gradients, a buffer and its copy."""
+        return 1 + self.reduced * (1 + self.copies)
+
+    def _running(self, computed: float, so_far: bool) -> float:
+        """The most that units hold in a backward pass from `computed` bytes of their gradients on.
+
+        The last unit runs first. One that runs holds itself, its gradients, the all-gather of the next one, and the
+        buffer of the last reduce-scatter. As its gradients are reduced, a buffer and its copy are in place of itself
+        and the last buffer. The unit that runs last gathers no next one.
+        """
+        order = self.units[::-1]
+        ends = tuple(accumulate(order))
+        most = 0.0
+        for unit, last, following, end in zip(order, (0.0, *order), (*order[1:], 0.0), ends, strict=False):
+            if end <= computed and end < ends[-1]:
+                continue
+            if so_far and not last and computed < unit:
+                return unit + following + computed
+            most = max(most, following + 2 * unit + self.reduced * last, following + self._reducing * unit)
+            if so_far:
+                break
+        return most
 
     def at_end(self) -> float:
         """As the root unit reduces its gradients, after the other units: it is freed, and they are in its buffers."""
@@ -122,7 +146,8 @@ class MemoryModel:
     loss save; `discarded`: what checkpointing spares now. `doubt`: bytes by which the changes may be off, both ways.
     `ranks_of_a_host`: how many ranks each of several hosts has; None where that is not so, or not known. `offloaded`:
     whether a policy keeps shards in the host's memory; `autocast`: whether passes compute in 16 bits where they can;
-    `flat`: whether FullyShardedDataParallel shards the model, whose units are not modelled.
+    `flat`: whether FullyShardedDataParallel shards the model, whose units are not modelled. `primitives`: what oneDNN
+    keeps for matrix products and convolutions of a CPU.
     """
 
     parameters: float
@@ -149,6 +174,7 @@ class MemoryModel:
     offloaded: bool = False
     autocast: bool = False
     flat: bool = False
+    primitives: Primitives = NO_PRIMITIVES
 
     def each(self, change: Callable[[Moment], Moment]) -> tuple[Moment, ...]:
         """Its moments, each changed."""
@@ -157,7 +183,12 @@ class MemoryModel:
     @property
     def held(self) -> float:
         """Bytes between steps, without gradients."""
-        return self.parameters + self.state + self.buffers + self.buckets + self.others
+        return self.parameters + self.state + self.buffers + self.buckets + self.others + self.primitives.bytes
+
+    @property
+    def kept(self) -> float:
+        """Activations that are alive in the optimizer's step, too: outputs of the model that the script keeps."""
+        return min((moment.activations for moment in self.moments if moment.phase == "optimizer"), default=0.0)
 
     @property
     def fullest(self) -> Moment:
@@ -216,6 +247,7 @@ def recorded(measured: Measured, facts: Sequence[Facts]) -> MemoryModel:
         offloaded=any(sharded.offload for sharded in rank_facts.fsdp),
         autocast=rank_facts.autocast is not None,
         flat=any(sharded.version == 1 for sharded in rank_facts.fsdp),
+        primitives=primitives_of(steps.primitives, rank_facts.device),
     )
 
 
@@ -248,6 +280,7 @@ def _moment(moment: MemoryMoment, gradients_at_start: int, renewed_others: int, 
         gradients=gradients_at_start - freed_gradients + moment.gradient_bytes,
         optimizer=moment.optimizer_bytes,
         sharding=moment.sharding_bytes,
+        unseen=moment.unseen_bytes,
         passed_share=min(1.0, moment.gradient_bytes / all_gradients) if in_backward and all_gradients else 0.0,
     )
 

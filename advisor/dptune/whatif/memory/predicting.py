@@ -33,6 +33,7 @@ _NAMES = {
     "optimizer": "temporary tensors of the optimizer",
     "buffers": "buffers of the model",
     "others": "other tensors of the script",
+    "primitives": "primitives of oneDNN, no tensors",
 }
 
 
@@ -56,7 +57,8 @@ def predict_memory(measured: Measured, facts: Sequence[Facts], changes: Mapping[
 def _prediction(
     measured: Measured, facts: Sequence[Facts], before: MemoryModel, after: MemoryModel, changes: Mapping[str, Value]
 ) -> MemoryPrediction:
-    off = after.doubt + _OF_CHANGE * abs(after.peak - before.peak)
+    unseen = min(after.fullest.unseen, after.fullest.sharding)
+    off = after.doubt + unseen + after.primitives.off_bytes + _OF_CHANGE * abs(after.peak - before.peak)
     if after != before:
         off = max(off, _LEAST * after.peak)
     low, high = max(after.held, after.peak - off), after.peak + off
@@ -92,10 +94,17 @@ def _components(before: MemoryModel, after: MemoryModel) -> list[MemoryComponent
     """Each part at the moment of the peak, now and then."""
     found = []
     for name, words in _NAMES.items():
-        now, then = (getattr(model.fullest if name in PARTS else model, name, 0.0) for model in (before, after))
+        now, then = (_component(model, name) for model in (before, after))
         if round(now) or round(then):
             found.append(MemoryComponent(name=words, now_bytes=round(now), then_bytes=round(then)))
     return found
+
+
+def _component(model: MemoryModel, name: str) -> float:
+    if name == "primitives":
+        return model.primitives.bytes
+    size: float = getattr(model.fullest if name in PARTS else model, name)
+    return size
 
 
 def _capacity(measured: Measured, facts: Sequence[Facts]) -> tuple[float | None, float, str]:
