@@ -26,17 +26,22 @@ def encoder(*more):
     return nn.Sequential(nn.Linear(6, 32), nn.ReLU(), *more, nn.Linear(32, 4))
 
 
-def watched(frozen, *, prepare=lambda x: x, gradients=False, steps=3, after_step=lambda frozen: None):
-    """The facts of steps that train a head on what a module makes of the batch."""
+def watched(frozen, *, prepare=lambda x: x, gradients=False, steps=3, after_step=lambda frozen: None, ahead=0):
+    """The facts of steps that train a head on what a module makes of the batch, which is drawn so many `ahead`."""
     head = nn.Linear(4, 2)
     optimizer = torch.optim.SGD(head.parameters(), 0.1)
     calls = ModuleCalls()
     observer = FrozenFeatures(Places(optimizer), calls)
     calls.begin()
-    observer.begin()
-    for _ in range(steps):
-        x = torch.randn(8, 6)
-        observer.drawn((x, torch.zeros(8)))
+    batches = []
+    for step in range(-ahead, steps):
+        batches.append(torch.randn(8, 6))
+        observer.drawn((batches[-1], torch.zeros(8)))
+        if step < 0:
+            continue
+        if step == 0:
+            observer.begin()
+        x = batches.pop(0)
         with torch.set_grad_enabled(gradients):
             features = frozen(prepare(x))
         head(features).square().mean().backward()
@@ -65,6 +70,13 @@ def test_a_frozen_encoder():
 )
 def test_copies_of_the_batch(prepare):
     assert len(watched(encoder().requires_grad_(False), prepare=prepare)) == 1
+
+
+@pytest.mark.parametrize("ahead", [1, 4])
+def test_batches_that_a_library_draws_ahead(ahead):
+    (facts,) = watched(encoder().requires_grad_(False), ahead=ahead)
+    assert (facts.calls, len(facts.step_ns)) == (3, 3)
+    assert watched(encoder().requires_grad_(False), ahead=ahead, prepare=lambda x: x.flip(0)) == []
 
 
 def test_a_module_without_gradients_by_its_call():
