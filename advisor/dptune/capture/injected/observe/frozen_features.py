@@ -40,6 +40,7 @@ _STEPS = 2  # at least, that are timed
 _COMPARED = 8  # calls of a module whose inputs are compared
 _TENSORS = 16  # of a batch
 _BATCHES = 9  # the last ones: a step of eight micro-batches, and one that is drawn ahead
+_EARLY = 64  # batches before the first step ends; where nothing is recorded it never begins to watch
 _SAME = 4  # different inputs of a step that may return in the next
 _MOST_VALUES = 2**22  # of an input that is kept
 _NEAR = 0.01  # relative: of values that were cast to 16 bits
@@ -69,8 +70,9 @@ class FrozenFeatures:
         self._places = places
         self._calls = calls
         self._watched: list[_Watched] = []
-        self._batches: deque[list[weakref.ref[torch.Tensor]]] = deque(maxlen=_BATCHES)
+        self._batches: deque[list[tuple[int, torch.Tensor]]] = deque(maxlen=_BATCHES)  # of each tensor: size, values
         self._over = False  # no more calls are shown
+        self._early = 0  # batches before modules are watched
         self._drawn = False  # in the step that runs
         self._begun_ns = 0
         self._thread = 0
@@ -96,8 +98,12 @@ class FrozenFeatures:
         """A loader has returned this batch."""
         if self._over or not torch.is_grad_enabled():
             return
-        with contextlib.suppress(Exception):  # a batch may be anything
-            self._batches.append([weakref.ref(tensor) for tensor in islice(_tensors(batch), _TENSORS)])
+        self._early += not self._begun_ns
+        if not self._begun_ns and self._early > _EARLY:
+            return
+        with contextlib.suppress(Exception), torch._C.DisableTorchFunction():  # a batch may be anything
+            tensors = islice(_tensors(batch), _TENSORS)
+            self._batches.append([(tensor.numel(), elements(tensor)) for tensor in tensors])  # it may be copied
             self._drawn = True
 
     def ticked(self) -> None:
@@ -137,11 +143,10 @@ class FrozenFeatures:
             watched.trained = watched.trained or bool(given)
             return
         if self._batches and len(watched.inputs) < _COMPARED:
-            drawn = [tensor for ref in chain(*self._batches) if (tensor := ref()) is not None]
             compared = floating or given
             watched.inputs.append(
                 [
-                    (elements(tensor), [elements(each) for each in drawn if each.numel() == tensor.numel()])
+                    (elements(tensor), [values for size, values in chain(*self._batches) if size == tensor.numel()])
                     for tensor in compared
                 ]
             )
