@@ -93,6 +93,9 @@ FAULTS = (
     "few-samples-normalized",
     "own-scores",
     "optimizer-not-restored",
+    "unread-results",
+    "wrapped-integers",
+    "windows-split-at-random",
 )
 parser = argparse.ArgumentParser()
 parser.add_argument("fault", choices=FAULTS)
