@@ -6,8 +6,10 @@ pytest.importorskip("torch", reason="the module that is tested imports it")
 import torch
 from torch import nn
 
+from dptune.capture.injected.observe import frozen_features
 from dptune.capture.injected.observe.frozen_features import FrozenFeatures
 from dptune.capture.injected.observe.module_calls import ModuleCalls
+from dptune.capture.injected.observe.tensor_samples import elements
 
 
 class Places:
@@ -26,17 +28,26 @@ def encoder(*more):
     return nn.Sequential(nn.Linear(6, 32), nn.ReLU(), *more, nn.Linear(32, 4))
 
 
-def watched(frozen, *, prepare=lambda x: x, gradients=False, steps=3, after_step=lambda frozen: None):
-    """The facts of steps that train a head on what a module makes of the batch."""
+def watched(
+    frozen, *, prepare=lambda x: x, gradients=False, steps=3, after_step=lambda frozen: None, ahead=0, copied=False
+):
+    """The facts of steps that train a head on what a module makes of the batch, which is drawn some `ahead`."""
     head = nn.Linear(4, 2)
     optimizer = torch.optim.SGD(head.parameters(), 0.1)
     calls = ModuleCalls()
     observer = FrozenFeatures(Places(optimizer), calls)
     calls.begin()
-    observer.begin()
-    for _ in range(steps):
-        x = torch.randn(8, 6)
-        observer.drawn((x, torch.zeros(8)))
+    batches = []
+    for step in range(-ahead, steps):
+        batches.append(torch.randn(8, 6))
+        observer.drawn((batches[-1], torch.zeros(8)))
+        if step < 0:
+            continue
+        if step == 0:
+            observer.begin()
+        x = batches.pop(0)
+        if copied:
+            x = x.clone()  # and the batch is freed
         with torch.set_grad_enabled(gradients):
             features = frozen(prepare(x))
         head(features).square().mean().backward()
@@ -65,6 +76,14 @@ def test_a_frozen_encoder():
 )
 def test_copies_of_the_batch(prepare):
     assert len(watched(encoder().requires_grad_(False), prepare=prepare)) == 1
+
+
+@pytest.mark.parametrize("copied", [False, True])
+@pytest.mark.parametrize("ahead", [1, 4])
+def test_batches_that_a_library_draws_ahead(ahead, copied):
+    (facts,) = watched(encoder().requires_grad_(False), ahead=ahead, copied=copied)
+    assert (facts.calls, len(facts.step_ns)) == (3, 3)
+    assert watched(encoder().requires_grad_(False), ahead=ahead, prepare=lambda x: x.flip(0)) == []
 
 
 def test_a_module_without_gradients_by_its_call():
@@ -183,3 +202,12 @@ def test_fixed_inputs_of_what_draws_random_numbers():
 
 def test_one_step_is_not_enough():
     assert watched(encoder().requires_grad_(False), steps=1) == []
+
+
+def test_where_nothing_is_recorded_batches_are_not_looked_at(monkeypatch):
+    looked = []
+    monkeypatch.setattr(frozen_features, "elements", lambda tensor: looked.append(tensor) or elements(tensor))
+    observer = FrozenFeatures(Places(None), ModuleCalls())
+    for _ in range(300):
+        observer.drawn(torch.randn(8, 6))
+    assert len(looked) == 64

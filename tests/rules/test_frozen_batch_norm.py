@@ -19,6 +19,8 @@ def test_where_nothing_calls_train(ask, make_measured, make_facts):
     norms = FrozenNormFacts(1, ["encoder", "neck"], ["encoder.bn"], None, "train.py:44")
     (advice,) = ask("DP302", make_measured(), [make_facts(frozen_norms=norms)])
     assert advice.title.startswith("A frozen BatchNorm layer runs in training mode in `encoder`, `neck` (train.py:44):")
+    assert advice.remedy == "Call `encoder.eval()` and `neck.eval()` before training, and after each `model.train()`."
+    assert advice.why.endswith("Modules are created in training mode, and the script has not called `train()` yet.")
 
 
 def test_quiet(ask, make_measured, make_facts):

@@ -45,10 +45,11 @@ from dptune.runfile.registered_hooks import RegisteredHookFacts, left_by_steps
 from dptune.runfile.removed import Share
 from dptune.runfile.repeated_forward import FrozenFeatureFacts, RepeatedForwardFacts
 from dptune.runfile.row_calls import RowCallsFacts, SliceCallsFacts
-from dptune.runfile.same_results import SameResultFacts
+from dptune.runfile.same_results import SameResultFacts, UnreadResultFacts
 from dptune.runfile.saved_files import shared_files
 from dptune.runfile.schedules import PlateauFacts, SchedulerFacts, epochs_of
 from dptune.runfile.slow_steps import SlowSteps
+from dptune.runfile.split_windows import SplitWindowFacts
 from dptune.runfile.step_draws import StepDrawFacts, equal_draws
 from dptune.runfile.training_mode import ActiveDropoutFacts, TrainingModeFacts
 from dptune.runfile.undivided_losses import UndividedLossFacts
@@ -56,6 +57,7 @@ from dptune.runfile.unrestored_states import UnrestoredStateFacts
 from dptune.runfile.unused import RepeatedPassFacts, UnusedGradientFacts
 from dptune.runfile.weight_penalties import WeightPenaltyFacts
 from dptune.runfile.work_between import LEAST_SAMPLES, HostWork
+from dptune.runfile.wrapped_integers import WrappedIntegerFacts
 
 __all__ = [
     "LEADING",
@@ -111,13 +113,16 @@ __all__ = [
     "Share",
     "SliceCallsFacts",
     "SlowSteps",
+    "SplitWindowFacts",
     "StepDrawFacts",
     "Threshold",
     "TrainingModeFacts",
     "UndividedLossFacts",
+    "UnreadResultFacts",
     "UnrestoredStateFacts",
     "UnusedGradientFacts",
     "WeightPenaltyFacts",
+    "WrappedIntegerFacts",
     "call_path",
     "different_decisions",
     "discarding",

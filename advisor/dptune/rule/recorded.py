@@ -287,7 +287,7 @@ class RecordedView:
         return self._forward_share(found.forward_part), backward
 
     def same_results_share(self, found: SameResultFacts) -> float:
-        """The share of a step in operators that compute the same in every step.
+        """The share of a step in operators that compute the same in every step, or what nothing reads.
 
         On a GPU it is their part of the compute of the forward pass. Raises Missing where this is not known.
         """

@@ -104,14 +104,15 @@ class RunView(RemovedView):
         return self.removed(spent, how, timed=True) if spent and self.times_hold else None
 
     def without_same(self, found: Sequence[SameResultFacts], most: float) -> Saving | None:
-        """What a CPU run saves without operators that compute the same again, by their times in warm-up steps.
+        """What a CPU run saves without operators whose results are known or not read, by their times in warm-up steps.
 
         `found`: of one or more functions; `most` is the upper end that is known otherwise. None where fewer than two
         steps were compared, where times do not hold, and where the saving may be zero.
         """
         spent = {}
         for facts in self.facts:
-            same = [result for result in facts.same_results if any(result.kind == each.kind for each in found)]
+            known = (*facts.same_results, *facts.unread_results)
+            same = [result for result in known if any(result.kind == each.kind for each in found)]
             shares = shares_again(same)
             if len(shares) > 1:
                 spent[facts.rank] = Share(min(shares), median(shares), max(most, *shares))

@@ -39,10 +39,11 @@ from dptune.runfile.probability_losses import ProbabilityLossFacts
 from dptune.runfile.registered_hooks import RegisteredHookFacts
 from dptune.runfile.repeated_forward import FrozenFeatureFacts, RepeatedForwardFacts
 from dptune.runfile.row_calls import CellLoopFacts, RowCallsFacts, SliceCallsFacts
-from dptune.runfile.same_results import SameResultFacts
+from dptune.runfile.same_results import SameResultFacts, UnreadResultFacts
 from dptune.runfile.saved_files import SavedFileFacts
 from dptune.runfile.schedules import PlateauFacts, SchedulerFacts, ZeroRateFacts
 from dptune.runfile.shifted_labels import ShiftedLabelFacts
+from dptune.runfile.split_windows import SplitWindowFacts
 from dptune.runfile.step_draws import StepDrawFacts
 from dptune.runfile.tensors import TensorFacts
 from dptune.runfile.torch_warnings import WarningFacts
@@ -54,6 +55,7 @@ from dptune.runfile.unrestored_states import UnrestoredStateFacts
 from dptune.runfile.unused import RepeatedPassFacts, UnusedGradientFacts
 from dptune.runfile.weight_penalties import WeightPenaltyFacts
 from dptune.runfile.window import Window
+from dptune.runfile.wrapped_integers import WrappedIntegerFacts
 
 SCHEMA_VERSION = "0.3"
 
@@ -214,43 +216,38 @@ class Facts:
     passes; `calls` the collectives that the script calls itself, in `calls_steps` steps; `nccl` what its log contains,
     if one was requested; `averages_models`: whether the script has an object that averages parameters every N
     steps (local SGD); `warnings` are torch's of data-parallel training; `engine` the library that wraps model and
-    optimizer (`deepspeed`);
-    `iterators` the lines that make iterators of a DataLoader;
+    optimizer (`deepspeed`); `iterators` the lines that make iterators of a DataLoader;
     `kept` the tensors that stay alive from step to step; `tensors` how large those are, by what they are for;
     `dense_tables` embedding tables with dense gradients, and how many rows a step uses;
-    `left_out` parameters that get gradients and no optimizer holds;
-    `evaluation_mode` models that are updated in evaluation mode; `unaveraged` parameters that DDP does not average;
-    `lost_updates` 16-bit parameters that optimizers leave as they were;
-    `repeated_forward` modules that run again within a step on the same inputs;
+    `left_out` parameters that get gradients and no optimizer holds; `evaluation_mode` models that are updated in
+    evaluation mode; `unaveraged` parameters that DDP does not average; `lost_updates` 16-bit parameters that optimizers
+    leave as they were; `repeated_forward` modules that run again within a step on the same inputs;
     `row_calls` modules that a loop over a list calls with one row each; `slice_calls` with one slice of a tensor each;
     `cell_loops` loops over recurrent cells; `probability_losses` losses that are given outputs of the wrong kind;
-    `ignored_targets` rows of logits whose targets the loss ignores;
-    `discarded_gradients` gradients that are cleared before an optimizer uses them;
-    `optimizer_gradients` whether optimizer steps have gradients, and new ones;
+    `ignored_targets` rows of logits whose targets the loss ignores; `discarded_gradients` gradients that are cleared
+    before an optimizer uses them; `optimizer_gradients` whether optimizer steps have gradients, and new ones;
     `broadcast_losses` losses that compare each prediction with each target; `bootstrapped_targets` targets that keep
     gradients; `carried_states` recurrent layers that start with the state after the previous batch;
     `kept_weights` weights that are kept without a copy; `changed_samples` samples that data sets change in place;
-    `shifted_labels` how far targets are ahead of token ids;
-    `weight_penalty` squared weights in the loss; `same_results` functions that compute the same in every step;
-    `histories` lines that join the values of all steps so far in each step;
+    `shifted_labels` how far targets are ahead of token ids; `weight_penalty` squared weights in the loss;
+    `same_results` functions that compute the same in every step; `histories` lines that join all steps so far in each;
     `keeps_logits` the line of a Trainer of transformers whose evaluation keeps all logits for `compute_metrics`;
-    `library_calls` the script's calls that set up a library, as `TrainingArguments`;
-    `scaled_clipping` the line that clips gradients before they are unscaled;
-    `anomaly_where` the line that turned anomaly detection on; `grad_scaler_where` that of an enabled GradScaler, else
-    of one that is not;
-    `clipping` the lines that clip gradients, and whether steps use the clipped ones;
+    `library_calls` the script's calls that set up a library, as `TrainingArguments`; `scaled_clipping` the line that
+    clips gradients before they are unscaled; `anomaly_where` the line that turned anomaly detection on;
+    `grad_scaler_where` that of an enabled GradScaler, else of one that is not; `clipping` the lines that clip
+    gradients, and whether steps use the clipped ones;
     `counted_padding` padding among the targets of losses; `saved_files` the files that `torch.save` wrote;
     `training_mode` models that are evaluated in training mode; `unreached` parameters that get no gradient;
     `zero_rates` optimizers that step at a learning rate of zero; `unrestored_states` optimizers that start without the
     state that a loaded checkpoint has; `planned_epochs` the iterations of the loop around the loop that draws batches;
     `ends_early` whether the latter may end before its loader; `plateaus` the values that each `ReduceLROnPlateau`
-    decides by; `joins` whether DDP's `join` handles uneven inputs;
-    `undivided_losses` steps that use the gradients of several backward passes;
-    `norm_samples` BatchNorm layers of few samples;
-    `active_dropouts` dropout that does not depend on the mode; `step_draws` random numbers that steps draw;
-    `decisions` what the rank decides by scores; `frozen_features` modules that no optimizer trains;
-    `dtype_speeds` how fast a CPU computes in the 16-bit dtypes the script uses;
-    `hooks` those on modules that steps register; `cpu_peak` the peak FLOP/s of a CPU, measured after the last window;
+    decides by; `joins` whether DDP's `join` handles uneven inputs; `undivided_losses` steps that use the gradients of
+    several backward passes; `norm_samples` BatchNorm layers of few samples; `active_dropouts` dropout in any mode;
+    `step_draws` random numbers that steps draw; `decisions` what the rank decides by scores;
+    `frozen_features` modules that no optimizer trains; `unread_results` what nothing reads; `wrapped_integers` lines
+    whose narrow integers wrap around; `split_windows` overlapping windows of which some are held out; `dtype_speeds`
+    how fast a CPU computes in the 16-bit dtypes the script uses; `hooks` those on modules that steps register;
+    `cpu_peak` the peak FLOP/s of a CPU, measured after the last window;
     `steps` how many optimizer steps were counted; `ended` how this rank's part ended: `recording` while it has not, and
     for one that was killed.
     """
@@ -324,6 +321,9 @@ class Facts:
     loss_scaling: LossScalingFacts | None = None
     scaled_clipping: ScaledClippingFacts | None = None
     same_results: list[SameResultFacts] = field(default_factory=list)
+    unread_results: list[UnreadResultFacts] = field(default_factory=list)
+    wrapped_integers: list[WrappedIntegerFacts] = field(default_factory=list)
+    split_windows: list[SplitWindowFacts] = field(default_factory=list)
     histories: list[HistoryFacts] = field(default_factory=list)
     keeps_logits: str | None = None
     library_calls: list[LibraryCallFacts] = field(default_factory=list)

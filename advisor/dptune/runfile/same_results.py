@@ -33,9 +33,9 @@ class SameResultFacts:
     forward_ns: list[int] = field(default_factory=list)
 
     @property
-    def kind(self) -> tuple[str, bool]:
+    def kind(self) -> tuple[str, str]:
         """Equal on ranks that run the same script."""
-        return self.function, self.within_step
+        return self.function, "within a step" if self.within_step else "in every step"
 
     @property
     def times(self) -> float:
@@ -57,3 +57,19 @@ def shares_again(functions: Sequence[SameResultFacts]) -> list[float]:
     """By watched step, the share of it that these functions together spend in such operators."""
     steps = zip(*(zip(each.again_ns, each.step_ns, strict=True) for each in functions), strict=True)
     return [min(1.0, sum(again for again, _ in step) / step[0][1]) for step in steps]
+
+
+@dataclass
+class UnreadResultFacts(SameResultFacts):
+    """Operators of one function whose results have gradients, and which no operator, backward pass or variable uses.
+
+    `library` is the function of an installed package that computes them for the script's function, as
+    `package.function`; `size`, `results` and `whole` are not known.
+    """
+
+    library: str = ""
+
+    @property
+    def kind(self) -> tuple[str, str]:
+        """Equal on ranks that run the same script."""
+        return self.function, f"unread {self.library}"

@@ -14,7 +14,8 @@ that they were trained on, the features vary with the batch, and evaluation uses
 
 ## What to change
 
-Call `.eval()` on the frozen part after each `model.train()`, which puts it back into training mode:
+Call `.eval()` on the frozen part before training, as modules are created in training mode, and after each
+`model.train()`, which puts it back into training mode:
 
     model.train()
     model.backbone.eval()
@@ -54,6 +55,10 @@ RULE = Rule(
 )
 
 
+# The end of the reason where no call of train() was seen.
+NEVER_CALLED = " Modules are created in training mode, and the script has not called `train()` yet."
+
+
 def check(run: RunView) -> Iterator[Advice]:
     """Name the frozen part, and the line after which it needs `.eval()`."""
     if run.recorded_about("frozen_norms") is None:
@@ -65,17 +70,17 @@ def check(run: RunView) -> Iterator[Advice]:
     parts = ", ".join(f"`{part}`" for part in found.parts)
     where = found.train_where or found.runs_at
     evals = " and ".join(f"`{part}.eval()`" for part in found.parts)
+    when = "after each `model.train()`" if found.train_where else "before training, and after each `model.train()`"
     yield Advice(
         rule=RULE.code,
         slug=RULE.name,
         kind=RULE.kind,
         impact="medium",
-        title=f"{many} in training mode in {parts}{f' ({where})' if where else ''}: call {evals} after each "
-        "`model.train()`",
+        title=f"{many} in training mode in {parts}{f' ({where})' if where else ''}: call {evals} {when}",
         why="In training mode they normalize with batch statistics and overwrite their running statistics, although "
-        "their weights are frozen.",
+        "their weights are frozen." + ("" if found.train_where else NEVER_CALLED),
         changes=[],
-        remedy=f"Call {evals} after each `model.train()`.",
+        remedy=f"Call {evals} {when}.",
         confidence="medium",
         evidence=[
             Evidence(label="frozen BatchNorm layers in training mode", value=found.layers),

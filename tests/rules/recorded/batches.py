@@ -43,6 +43,21 @@ class NoisyRows(Rows):
         return self.rows[indices] + 0.1 * torch.from_numpy(noise)
 
 
+class Windows(Rows):
+    """Windows of a series, three quarters of each also in the next one."""
+
+    def __init__(self, count, width):
+        super().__init__(torch.randn((count + 3) * (width // 4)).unfold(0, width, width // 4))
+
+
+def split(windows):
+    """Nine tenths to train on, and the others: at random, or by time."""
+    if args.mended:
+        last = len(windows) * 9 // 10
+        return Subset(windows, range(last)), Subset(windows, range(last + 3, len(windows)))
+    return random_split(windows, [0.9, 0.1])
+
+
 class Augmented(Dataset):
     """Rows with noise, each added to a copy of the row or to the row itself."""
 
@@ -165,6 +180,9 @@ def build_loader(width):
     if args.fault == "split-by-rank":  # nine tenths to train on
         seed = torch.Generator().manual_seed(dist.get_rank() if has("split-by-rank") else 0)
         data = random_split(data, [0.9, 0.1], generator=seed)[0]
+    if args.fault == "windows-split-at-random":
+        data, held_out = split(Windows(batch * batches, width))
+        data.check = DataLoader(held_out, batch, **options)
     if args.fault == "look-alikes":  # rows of its own, of which no sampler takes a part
         own = Subset(data, range(dist.get_rank(), len(data), dist.get_world_size()))
         return DataLoader(own, batch, shuffle=True, **options), None

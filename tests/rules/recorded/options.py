@@ -95,6 +95,9 @@ FAULTS = (
     "optimizer-not-restored",
     "target-with-gradients",
     "state-carried-over",
+    "unread-results",
+    "wrapped-integers",
+    "windows-split-at-random",
 )
 parser = argparse.ArgumentParser()
 parser.add_argument("fault", choices=FAULTS)

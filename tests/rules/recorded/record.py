@@ -36,6 +36,7 @@ OF_ONE = (
     *("zero-learning-rate", "not-finite", "padding-learned", "training-mode-in-evaluation"),
     *("loss-not-divided", "few-samples-normalized", "optimizer-not-restored"),
     *("target-with-gradients", "state-carried-over"),
+    *("unread-results", "wrapped-integers", "windows-split-at-random"),
 )
 WITH_STACKS = (
     *("uncovered-cost", "per-tensor-loops", "operator-loops", "matrix-decompositions", "long-convolutions"),
@@ -88,7 +89,8 @@ ALONE = ("tiny-gradients", "look-alikes")  # what no rule may take for its fault
 FOLLOWED = (  # in several warm-up steps
     *("gradients-not-cleared", "optimizer-without-gradients"),
     *("clipping-without-effect", "unreached-parameters", "loss-not-divided"),
-    *("few-samples-normalized", "target-with-gradients", "state-carried-over"),
+    *("few-samples-normalized", "target-with-gradients", "state-carried-over", "unread-results"),
+    "wrapped-integers",
 )
 LINKED = ("tiny-gradients", "metrics-reduced")  # on one host, and the links between its ranks are measured
 SWEEP = ("links", "--kinds", "all_reduce", "--sizes", "1k,16k,256k,1m,4m", "--seconds", "40")

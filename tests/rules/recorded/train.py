@@ -22,7 +22,7 @@ import torch.distributed as dist
 from batches import Rows, accelerator, as_it_is, build_loader, endless
 from epochs import Stopper, resume, train_epochs
 from epochs import evaluate as evaluate_rows
-from losses import best_of, error, lipschitz, reverberate, spread, squares, write
+from losses import best_of, changes, error, lipschitz, reverberate, spread, squares, write
 from models import build_model, pair
 from options import IDS, args, has
 from torch import nn
@@ -224,6 +224,8 @@ def main():
                 batch = batch[: 256 + step * 37 % 512]  # as long as the longest sample of a batch
             if args.fault == "look-alikes":
                 batch = batch[: len(batch) - step % 7]
+            if args.fault == "wrapped-integers":
+                batch = changes(batch)
             if args.fault == "long-convolutions":
                 batch = reverberate(batch, response)
             if args.fault == "generation-without-cache":

@@ -1,9 +1,10 @@
 """Watches modules that no optimizer trains, and that compute on the batch as the loader gives it, or on what stays.
 
 In warm-up steps: a module is watched if none of its parameters is in an optimizer, and none of its layers draws random
-numbers or updates statistics. Its inputs are compared with the tensors of the last batch, by some of their values; the
-values of its weights, at the end, with those at the start. Calls whose output needs a gradient do not count. A module
-that changes torch's generator draws random numbers, however it does so.
+numbers or updates statistics. Its inputs are compared with the tensors of the last batches, by some of their values:
+libraries draw a batch ahead, or all batches of an accumulated step at once. The values of its weights, at the end, are
+compared with those at the start. Calls whose output needs a gradient do not count. A module that changes torch's
+generator draws random numbers, however it does so.
 
 A module with the same inputs in every step, such as an encoder of one prompt: all values of the inputs are compared
 with those of the first step, and some of the outputs.
@@ -17,8 +18,10 @@ import sys
 import threading
 import time
 import weakref
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import chain, islice
 from typing import Any
 
 import torch
@@ -36,6 +39,8 @@ _MODULES = 16  # that are watched
 _STEPS = 2  # at least, that are timed
 _COMPARED = 8  # calls of a module whose inputs are compared
 _TENSORS = 16  # of a batch
+_BATCHES = 9  # the last ones: a step of eight micro-batches, and one that is drawn ahead
+_EARLY = 64  # batches before the first step ends; where nothing is recorded it never begins to watch
 _SAME = 4  # different inputs of a step that may return in the next
 _MOST_VALUES = 2**22  # of an input that is kept
 _NEAR = 0.01  # relative: of values that were cast to 16 bits
@@ -65,7 +70,9 @@ class FrozenFeatures:
         self._places = places
         self._calls = calls
         self._watched: list[_Watched] = []
-        self._batch: list[weakref.ref[torch.Tensor]] = []
+        self._batches: deque[list[tuple[int, torch.Tensor]]] = deque(maxlen=_BATCHES)  # of each tensor: size, values
+        self._over = False  # no more calls are shown
+        self._early = 0  # batches before modules are watched
         self._drawn = False  # in the step that runs
         self._begun_ns = 0
         self._thread = 0
@@ -89,8 +96,14 @@ class FrozenFeatures:
 
     def drawn(self, batch: Any) -> None:
         """A loader has returned this batch."""
-        if self._watched and torch.is_grad_enabled():
-            self._batch = [weakref.ref(tensor) for tensor in _tensors(batch)][:_TENSORS]
+        if self._over or not torch.is_grad_enabled():
+            return
+        self._early += not self._begun_ns
+        if not self._begun_ns and self._early > _EARLY:
+            return
+        with contextlib.suppress(Exception), torch._C.DisableTorchFunction():  # a batch may be anything
+            tensors = islice(_tensors(batch), _TENSORS)
+            self._batches.append([(tensor.numel(), elements(tensor)) for tensor in tensors])  # it may be copied
             self._drawn = True
 
     def ticked(self) -> None:
@@ -109,7 +122,8 @@ class FrozenFeatures:
             for watched in self._watched:
                 watched.facts.same_inputs = len(watched.first) if watched.fixed else 0
             self._facts = [watched.facts for watched in self._watched if _counts(watched)]
-        self._watched, self._batch = [], []
+        self._watched, self._over = [], True
+        self._batches.clear()
 
     def facts(self) -> list[FrozenFeatureFacts]:
         """The facts of modules whose results are those of the batch alone."""
@@ -121,19 +135,18 @@ class FrozenFeatures:
             return
         every = [*_tensors([*args, *kwargs.values()])]
         watched.number = self._number(watched, every)
-        if not self._batch and not watched.fixed:
+        if not self._batches and not watched.fixed:
             return
         given = [tensor for tensor in every if tensor.numel() > 1]
         floating = [tensor for tensor in given if tensor.is_floating_point()]
         if not given or any(tensor.requires_grad for tensor in given):
             watched.trained = watched.trained or bool(given)
             return
-        if self._batch and len(watched.inputs) < _COMPARED:
-            batch = [tensor for ref in self._batch if (tensor := ref()) is not None]
+        if self._batches and len(watched.inputs) < _COMPARED:
             compared = floating or given
             watched.inputs.append(
                 [
-                    (elements(tensor), [elements(each) for each in batch if each.numel() == tensor.numel()])
+                    (elements(tensor), [values for size, values in chain(*self._batches) if size == tensor.numel()])
                     for tensor in compared
                 ]
             )

@@ -48,15 +48,18 @@ from dptune.capture.injected.observe.same_results import SameResults
 from dptune.capture.injected.observe.saved_files import SavedFiles
 from dptune.capture.injected.observe.scaled_clipping import ScaledClipping
 from dptune.capture.injected.observe.shifted_labels import ShiftedLabels
+from dptune.capture.injected.observe.split_windows import SplitWindows
 from dptune.capture.injected.observe.step_draws import StepDraws
 from dptune.capture.injected.observe.torch_warnings import Warned
 from dptune.capture.injected.observe.training_mode import TrainingMode
 from dptune.capture.injected.observe.unaveraged import Unaveraged
 from dptune.capture.injected.observe.undivided_losses import UndividedLosses
 from dptune.capture.injected.observe.unreached import Unreached
+from dptune.capture.injected.observe.unread_results import UnreadResults
 from dptune.capture.injected.observe.unrestored_states import UnrestoredStates
 from dptune.capture.injected.observe.unused_gradients import Unused
 from dptune.capture.injected.observe.weight_penalties import WeightPenalties
+from dptune.capture.injected.observe.wrapped_integers import WrappedIntegers
 from dptune.capture.injected.observe.zero_rates import ZeroRates
 
 
@@ -115,6 +118,9 @@ class Observers:
     histories: Histories
     bootstrapped_targets: BootstrappedTargets
     carried_states: CarriedStates
+    unread_results: UnreadResults
+    wrapped_integers: WrappedIntegers
+    split_windows: SplitWindows
 
     def stepped(self, optimizer: Any) -> None:
         """An optimizer has made a step."""
@@ -225,7 +231,10 @@ def observers() -> Observers:
     plateaus.install()
     unrestored_states = UnrestoredStates(places)
     unrestored_states.install()
+    split_windows = SplitWindows(places)
+    split_windows.install()
     histories = Histories(places)
+    unread_results, wrapped_integers = UnreadResults(), WrappedIntegers()
     return Observers(
         *(places, meters, garbage, Compilations(), preparing, calls, averaging, unused, warned, checkpointing),
         doubling=doubling,
@@ -245,7 +254,7 @@ def observers() -> Observers:
         shifted_labels=shifted_labels,
         weight_penalties=weight_penalties,
         loss_scaling=loss_scaling,
-        same_results=SameResults(places, histories.joined),
+        same_results=SameResults(places, histories.joined, (unread_results, wrapped_integers)),
         changed_samples=changed_samples,
         library_calls=library_calls,
         anomaly=anomaly,
@@ -269,4 +278,7 @@ def observers() -> Observers:
         histories=histories,
         bootstrapped_targets=bootstrapped_targets,
         carried_states=carried_states,
+        unread_results=unread_results,
+        wrapped_integers=wrapped_integers,
+        split_windows=split_windows,
     )

@@ -21,10 +21,10 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from types import FrameType
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import overrides
@@ -42,6 +42,7 @@ _LEAST_OF_CONSTANTS_NS = 50_000  # of the short calls of a line in a step
 _COMPARED = 256  # values of a result, about
 _KEPT = 2_000  # results of which values are kept, by step
 _NAMED = 3
+OperatorCall = tuple[str, Any, Any, Any]  # its name, arguments, keyword arguments and result
 # What copies a tensor, and with another dtype or device computes, unless the copy is changed later.
 _CASTS = frozenset(("to", "cuda", "cpu", "float", "double", "half", "bfloat16"))
 _IN_PLACE = re.compile(r"[^_]\w*[^_]_|__(?:setitem|i(?:add|sub|mul|truediv|floordiv|mod|pow|and|or|xor))__")
@@ -72,6 +73,22 @@ class _Call:
     count: int = 1  # calls
 
 
+class CallObserver(Protocol):
+    """Sees the calls of operators in the steps that are watched."""
+
+    def before(self, func: Any, name: str, args: Any, kwargs: Any) -> Any:
+        """A call is about to be made; what this returns is given to `after`."""
+
+    def after(self, token: Any, call: OperatorCall, spent_ns: int, frame: FrameType | None) -> None:
+        """It has been made, from that frame."""
+
+    def ticked(self, step_ns: int, forward_ns: int) -> None:
+        """A watched step has ended."""
+
+    def end(self) -> None:
+        """No more calls are shown."""
+
+
 class _Watching(TorchFunctionMode):
     def __init__(self, observer: SameResults) -> None:
         super().__init__()
@@ -84,8 +101,17 @@ class _Watching(TorchFunctionMode):
 class SameResults:
     """The functions of the script that compute the same again."""
 
-    def __init__(self, places: Places, joined: Callable[[Any, FrameType | None], None] = lambda *_: None) -> None:
-        """`joined` is called with the parts that a function of torch joins, and the frame of the script."""
+    def __init__(
+        self,
+        places: Places,
+        joined: Callable[[Any, FrameType | None], None] = lambda *_: None,
+        others: Sequence[CallObserver] = (),
+    ) -> None:
+        """`joined` is called with the parts that a function of torch joins, and the frame of the script.
+
+        `others` see each call as well.
+        """
+        self._observers = others
         self._places = places
         self._joined = joined
         self._mode: _Watching | None = None
@@ -127,6 +153,9 @@ class SameResults:
                 agreeing += self._of_constants()
                 self._mixed |= self._others
                 self._times.append((max(1, now_ns - self._begun_ns - self._own_ns), self._forward_ns, agreeing))
+        for other in self._observers:
+            with contextlib.suppress(Exception):
+                other.ticked(max(1, now_ns - self._begun_ns - self._own_ns), self._forward_ns)
         self._values.update(self._new_values)
         self._known |= self._new_known
         self._steps += 1
@@ -144,6 +173,9 @@ class SameResults:
         with contextlib.suppress(Exception):
             _remove(self._mode)
             self._facts = _facts(self._times, self._mixed)
+        for other in self._observers:
+            with contextlib.suppress(Exception):
+                other.end()
         self._mode, self._numbers = None, ValueNumbers()
         self._values, self._new_values, self._again, self._times = {}, {}, [], []
 
@@ -170,9 +202,13 @@ class SameResults:
             if kwargs.get("inplace") or _IN_PLACE.fullmatch(name):
                 base = args[0]._base  # of a view
                 self._changed.add(self._numbers.of(args[0] if base is None else base))
+        tokens = [_before(other, func, name, args, kwargs) for other in self._observers]
         begun_ns = time.perf_counter_ns()
         result = func(*args, **kwargs)
         ended_ns = time.perf_counter_ns()
+        for other, token in zip(self._observers, tokens, strict=True):
+            with contextlib.suppress(Exception):
+                other.after(token, (name, args, kwargs, result), ended_ns - begun_ns, sys._getframe(2))
         with contextlib.suppress(Exception):
             if number is not None:
                 self._note(name, number, result, ended_ns - begun_ns, args)
@@ -271,6 +307,12 @@ class SameResults:
             and torch._C._functorch.peek_interpreter_stack() is None
             and torch._C._get_tracing_state() is None
         )
+
+
+def _before(observer: CallObserver, func: Any, name: str, args: Any, kwargs: Any) -> Any:
+    with contextlib.suppress(Exception):  # arguments may be anything
+        return observer.before(func, name, args, kwargs)
+    return None
 
 
 def _modes() -> list[Any]:

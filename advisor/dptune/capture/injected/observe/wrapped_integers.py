@@ -1,0 +1,104 @@
+"""Finds differences, sums and products of narrow integer tensors that wrap around: of two images in uint8, for example.
+
+In warm-up steps, through the mode of `same_results`. The operator is computed a second time, on some of the values in
+int64, and the results are compared. Operators with a number wrap on purpose at times, as `labels - 1` does where 255 is
+ignored, and are not looked at.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any
+
+import torch
+
+from dptune.capture.injected.observe.places import OURS, TORCHS, function_name, is_the_users, users_place
+from dptune.runfile.wrapped_integers import WrappedIntegerFacts
+
+_NARROW = frozenset(getattr(torch, name, None) for name in ("uint8", "int8", "int16", "uint16")) - {None}
+_WRAPPING = frozenset(("add", "sub", "mul", "subtract", "multiply", "rsub", "iadd", "isub", "imul", "diff"))
+_NAMES = {
+    "subtract": "sub",
+    "rsub": "sub",
+    "isub": "sub",
+    "diff": "sub",
+    "iadd": "add",
+    "multiply": "mul",
+    "imul": "mul",
+}
+_MOST = 2**20  # values that are compared
+_OF_LINE, _LINES = 8, 64
+
+
+@dataclass
+class _Line:
+    facts: WrappedIntegerFacts
+    looks: int = 0
+
+
+class WrappedIntegers:
+    """The lines of the script that compute with such tensors, and how many values wrapped."""
+
+    def __init__(self) -> None:
+        self._lines: dict[tuple[Any, int], _Line] = {}
+
+    def before(self, func: Any, name: str, args: Any, kwargs: Any) -> torch.Tensor | None:
+        """The exact values, of what may wrap."""
+        tensors = [each for each in args if isinstance(each, torch.Tensor)]
+        if name.strip("_") not in _WRAPPING or not tensors or kwargs.get("out") is not None:
+            return None
+        if any(each.dtype not in _NARROW or not each.dim() for each in tensors):
+            return None
+        if name != "diff" and (len(tensors) < 2 or tensors[0].device.type != "cpu"):
+            return None
+        if sum(each.numel() for each in tensors) > 2 * _MOST:
+            if len({each.shape for each in tensors}) > 1 or name == "diff":
+                return None
+            rows = max(1, _MOST * len(tensors[0]) // tensors[0].numel())
+            args = [each[:rows] if isinstance(each, torch.Tensor) else each for each in args]
+        wide = [each.to(torch.int64, copy=True) if isinstance(each, torch.Tensor) else each for each in args]
+        exact: torch.Tensor = func(*wide, **kwargs)
+        return exact
+
+    def after(
+        self, exact: torch.Tensor | None, call: tuple[str, Any, Any, Any], spent_ns: int, frame: FrameType | None
+    ) -> None:
+        """Compare a result with the exact values."""
+        name, _, _, result = call
+        caller = _script(frame) if exact is not None else None
+        if exact is None or caller is None or result.dtype not in _NARROW:
+            return
+        at = (caller.f_code, caller.f_lineno)
+        if at not in self._lines:
+            if len(self._lines) >= _LINES:
+                return
+            place = users_place(caller.f_code.co_filename, caller.f_lineno) or ""
+            function = "" if caller.f_code.co_name == "<module>" else function_name(caller.f_code)
+            operator = _NAMES.get(name.strip("_"), name.strip("_"))
+            self._lines[at] = _Line(
+                WrappedIntegerFacts(place, function, operator, str(result.dtype).rpartition(".")[2])
+            )
+        line = self._lines[at]
+        if line.looks < _OF_LINE:
+            line.looks += 1
+            line.facts.values += exact.numel()
+            line.facts.wrapped += int((result[: len(exact)].to(torch.int64) != exact).sum())
+
+    def ticked(self, step_ns: int, forward_ns: int) -> None:
+        """Steps do not matter."""
+
+    def end(self) -> None:
+        """What was found stays."""
+
+    def facts(self) -> list[WrappedIntegerFacts]:
+        """The lines where values wrapped, those with most first."""
+        found = [line.facts for line in self._lines.values() if line.facts.wrapped]
+        return sorted(found, key=lambda facts: -facts.wrapped)
+
+
+def _script(frame: FrameType | None) -> FrameType | None:
+    """The innermost frame if it is the script's: what libraries compute is theirs."""
+    while frame is not None and frame.f_code.co_filename.startswith((TORCHS, OURS)):
+        frame = frame.f_back
+    return frame if frame is not None and is_the_users(frame.f_code.co_filename) else None

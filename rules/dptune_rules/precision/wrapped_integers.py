@@ -1,0 +1,85 @@
+"""Arithmetic of narrow integer tensors wraps around.
+
+## What it measures
+
+In three warm-up steps, additions, subtractions and products of two tensors of 8 or 16 bits (`a - b`, `torch.diff`) in
+functions of the script, also where the main process prepares samples. The same operator is computed in int64 on up to
+about a million values, and the results are compared. Operators with a number (`labels - 1`, `255 - image`) are not
+looked at, and neither are those of NumPy.
+
+## Why it matters
+
+It costs correctness. Tensors of uint8 hold 0 to 255, and `10 - 12` is 254 there: in a difference of two images, what
+becomes slightly darker looks as if it became very bright. torch raises no error, and training still converges.
+Converting afterwards, as in `(a - b).float()`, is too late.
+
+## What to change
+
+Convert before the operator:
+
+    moved = frames[:, 1:].float() - frames[:, :-1].float()
+
+## When to leave it alone
+
+- Wrapping is meant, as in checksums and hashes, or counters that start again at zero.
+
+## References
+
+- PyTorch, tensor attributes, `torch.dtype`: https://pytorch.org/docs/stable/tensor_attributes.html
+- NumPy, "Overflow errors": https://numpy.org/doc/stable/user/basics.types.html#overflow-errors
+- There is no measured limit. One value in 1,000 is 150 of an image of 3 x 224 x 224.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dptune.advice import Advice, Evidence
+from dptune.rule import Rule, RunView, Threshold, WrappedIntegerFacts
+from dptune_rules.at_risk import results_at_risk
+
+LEAST_SHARE = Threshold("least_share", 0.001, "of the results: a few wrapped values hardly change what a model learns")
+RANGES = {"uint8": "0 to 255", "int8": "-128 to 127", "int16": "-32,768 to 32,767", "uint16": "0 to 65,535"}
+VERBS = {"sub": "subtracts", "add": "adds", "mul": "multiplies"}
+
+RULE = Rule(
+    code="DP413",
+    name="wrapped-integers",
+    family="precision",
+    kind="risk",
+    summary="arithmetic of narrow integer tensors wraps around",
+    since="0.1",
+    thresholds=(LEAST_SHARE,),
+    asked_when_busy=True,
+    needs="recording",
+)
+
+
+def check(run: RunView) -> Iterator[Advice]:
+    """Name each such line of the first rank that has one."""
+    run.any_facts()
+    for found in next((facts.wrapped_integers for facts in run.facts if facts.wrapped_integers), []):
+        if found.share >= run.limit(LEAST_SHARE) and found.operator in VERBS and found.dtype in RANGES:
+            yield _advice(found)
+
+
+def _advice(found: WrappedIntegerFacts) -> Advice:
+    at = f"`{found.function}` ({found.where})" if found.function else found.where
+    return results_at_risk(
+        RULE,
+        title=f"{at} {VERBS[found.operator]} {found.dtype} tensors: {_percent(found.share)} of the results are outside "
+        f"of {RANGES[found.dtype]} and wrap around",
+        why=f"{found.dtype} holds {RANGES[found.dtype]}; torch wraps larger and smaller results without an error.",
+        evidence=[
+            Evidence(label="results that wrapped", value=found.share, unit="of those compared"),
+            Evidence(label="results that were compared", value=found.values),
+            Evidence(label="operator", value=found.operator),
+            Evidence(label="computed at", value=found.where),
+        ],
+        remedy="Convert the tensors before the operator, for example with .float() or .to(torch.int32).",
+        subject=found.function or found.where.rpartition(":")[0],
+    )
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f} %" if share >= 0.1 else f"{100 * share:.1f} %"
