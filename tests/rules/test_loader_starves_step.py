@@ -676,6 +676,22 @@ def test_the_line_of_a_data_set_that_only_indexes_tensors(ask, make_measured, ma
     assert ("samples are indexed at", "train.py:7") in [(found.label, found.value) for found in advice.evidence]
 
 
+@pytest.mark.parametrize(
+    ("read_by", "wait", "many"),
+    [
+        ("Rows.__getitems__ (train.py:7)", 0.12, 0),
+        ("Rows.__getitem__ (train.py:7)", 0.12, 1),
+        ("Rows.__getitems__ (train.py:7)", 0.4, 1),  # 4 ms a batch: a worker would hand it over in half of that
+    ],
+)
+def test_a_short_wait_for_whole_batches_has_no_remedy(ask, make_measured, make_facts, read_by, wait, many):
+    made_of = prepared(9, 9, 1, read_by=read_by, collated_by="as_it_is (train.py:9)")
+    device = DeviceFacts("cpu", usable_cores=1, torch_threads=1)
+    facts = make_facts(loaders=[loader(dataset="Rows", batch_size=64)], device=device)
+    measured = make_measured(device="cpu", input=waiting(wait, preparing=made_of))
+    assert len(ask("DP501", measured, [facts], {"handover_ms": 2.0})) == many
+
+
 def rows_of_tensors(make_facts, workers=0):
     """Two ranks with a free core each, whose steps of 10 ms wait 5 and 6 ms for 64 samples of a TensorDataset."""
     facts = waiting_ranks(make_facts, 5, 6, forms=())

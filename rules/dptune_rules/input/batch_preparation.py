@@ -36,6 +36,11 @@ def takes_indices(loader: LoaderFacts | None, preparing: PreparingFigures | None
     return by_index and sample_bytes <= MOST_SAMPLE_BYTES
 
 
+def takes_whole_batches(preparing: PreparingFigures | None) -> bool:
+    """Whether the data set already returns a whole batch in one call."""
+    return preparing is not None and ".__getitems__" in (preparing.read_by or "")
+
+
 def costly_function(run: RunView, preparing: PreparingFigures | None) -> HotFunction | None:
     """The function that takes most of preparing batches, with its line, and the share; None where none is known."""
     hot = run.hottest_in_loader()

@@ -72,6 +72,8 @@ machine, saved 0.34 to 1.43 times their wait, so the predicted interval is from 
 - A batch is ready within two milliseconds: handing it over from a worker takes as long, and steps get slower. The
   impact counts only the time beyond the hand-over, and workers are proposed only if that exceeds the noise of the
   steps.
+- The data set already returns a whole batch in one call (`__getitems__`), workers would not help, and no costly pattern
+  is known: no remedy is known, so there is no finding of low impact.
 - A large batch is prepared about as fast as memory is copied. A worker copies its tensors into shared memory, and the
   training process maps that page by page. On a CPU this takes cores from the model: with one worker and a batch of 12.8
   MiB that was ready in 8 ms, steps of 18.5 ms took 2 to 18 % longer, and under load 1.8 times as long. The cost of
@@ -106,7 +108,14 @@ from dptune.measured import Missing, digits, in_ms
 from dptune.rule import Rule, RunView, Threshold
 from dptune_rules.call_paths import call_path_evidence
 from dptune_rules.input import batch_transfer, cheaper_batches, costly_forms, loader_words, worker_savings
-from dptune_rules.input.batch_preparation import MOST_SHARE, costly_function, sent_mib, slow_part, takes_indices
+from dptune_rules.input.batch_preparation import (
+    MOST_SHARE,
+    costly_function,
+    sent_mib,
+    slow_part,
+    takes_indices,
+    takes_whole_batches,
+)
 from dptune_rules.input.batch_transfer import KEEPS_UP_SHARE, MANY_TENSORS
 from dptune_rules.input.loader_cores import (
     MOST_WORKERS,
@@ -302,11 +311,14 @@ def check(run: RunView) -> Iterator[Advice]:
         title += f", and {reason}" if reason else ""
     elif culprit:
         title += f". `{culprit.name}` ({culprit.where}) takes {100 * culprit.share:.0f} % of the wait"
+    impact = _impact(run, wait * max(0.0, 1 - handover - sending - receiving))
+    if impact == "low" and not changes and not instead and takes_whole_batches(preparing):
+        return
     yield Advice(
         rule=RULE.code,
         slug=RULE.name,
         kind=RULE.kind,
-        impact=_impact(run, wait * max(0.0, 1 - handover - sending - receiving)),
+        impact=impact,
         title=title,
         why=why,
         changes=changes,

@@ -91,6 +91,7 @@ FOLLOWED = (  # in several warm-up steps
     *("clipping-without-effect", "unreached-parameters", "loss-not-divided"),
     *("few-samples-normalized", "target-with-gradients", "state-carried-over", "unread-results"),
     "wrapped-integers",
+    *("repeated-forward", "repeated-rows", "same-results", "unused-gradients", "separate-backward-passes"),
 )
 LINKED = ("tiny-gradients", "metrics-reduced")  # on one host, and the links between its ranks are measured
 SWEEP = ("links", "--kinds", "all_reduce", "--sizes", "1k,16k,256k,1m,4m", "--seconds", "40")
