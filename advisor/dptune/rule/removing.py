@@ -179,8 +179,18 @@ class RemovedView(RanksView):
         low = min(most, saved_part[0] * low_share)
         return self._saving(low, most, "timed", how, min(most, max(low, likely_share)), mean_ns)
 
-    def of_pass(self, share: float, least: float, likely: float, most: float, how: str) -> Saving | None:
+    def of_pass(
+        self,
+        share: float,
+        least: float,
+        likely: float,
+        most: float,
+        how: str,
+        saved_part: tuple[float, float] = _SAVED_PART,
+    ) -> Saving | None:
         """What a CPU run saves without a part of backward passes that take this share of the step, by their operators.
+
+        `saved_part` is the least and the largest part of its time that is saved.
 
         Of several ranks the lower end counts the time in which passes compute: in the rest they may wait for
         collectives. None on a GPU, and where the saving may be zero.
@@ -191,7 +201,9 @@ class RemovedView(RanksView):
         alone = self.measured.known("world_size") == 1
         computing = 1.0 if alone else min(1.0, sum(window.backward_cpu_ns) / max(1, sum(window.backward_ns)))
         least *= share * computing
-        return self.timed(least, max(least, share * likely), share * most, how) if least > 0 else None
+        if least <= 0:
+            return None
+        return self.timed(least, max(least, share * likely), share * most, how, saved_part=saved_part)
 
     def _saving(
         self,

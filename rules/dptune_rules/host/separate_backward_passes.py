@@ -17,8 +17,9 @@ losses are the sum of their gradients, from one pass. Retained graphs also keep 
     loss.backward()
 
 The parts of the model that only one loss uses are computed in either case. On a CPU, operators are timed in warm-up
-steps, and the saving is predicted from the part of the later passes in operators that an earlier pass went through.
-Otherwise it is an upper bound: all passes but the first.
+steps, and the saving is predicted from the part of the later passes in operators that an earlier pass went through. In
+measurements one pass saved 0.8 to 1.2 times the time of the others. Otherwise the saving is an upper bound: all passes
+but the first, on a CPU 1.2 times that.
 
 ## When to leave it alone
 
@@ -26,6 +27,8 @@ Otherwise it is an upper bound: all passes but the first.
 
 ## References
 
+- CPU time in turn, one thread, two losses of convolutions, linear layers, a transformer and an LSTM, on a loaded machine:
+  one pass saved 0.8 to 1.2 times the time of the second in 19 of 22 measurements, 0.99 times in the median.
 - torch.autograd.backward, `retain_graph`: https://pytorch.org/docs/stable/generated/torch.autograd.backward.html
 """
 
@@ -40,6 +43,7 @@ from dptune_rules.known import known
 WORTH_SHARE = Threshold("worth_share", 0.05, "impact is medium from here; identical steps differ by about as much")
 
 UNSURE = 0.2  # relative, of the part in shared operators: warm-up steps show it
+SAVED_PART = (0.8, 1.2)  # of the time of later passes through the same operators: see the references
 
 RULE = Rule(
     code="DP611",
@@ -74,7 +78,7 @@ def check(run: RunView) -> Iterator[Advice]:
             why=f"All passes but the first take {100 * share:.0f} % of the step. Each computes the gradients of the "
             "shared part of the model again.",
             changes=[],
-            saves=_predicted(run, found, share) or run.bound(0.0, share, "all passes but the first"),
+            saves=_predicted(run, found, share) or _bound(run, share),
             confidence="high",
             evidence=[
                 *known("called at", ", ".join(lines) if found.where else None),
@@ -97,4 +101,12 @@ def _predicted(run: RunView, found: RepeatedPassFacts, share: float) -> Saving |
     if part is None:
         return None
     how = f"operators that an earlier pass went through take {100 * part:.0f} % of all passes but the first"
-    return run.of_pass(share, (1 - UNSURE) * part, part, min(1.0, (1 + UNSURE) * part), how)
+    least, most = (1 - UNSURE) * part, min(1.0, (1 + UNSURE) * part)
+    return run.of_pass(share, least, part, most, how, SAVED_PART)
+
+
+def _bound(run: RunView, share: float) -> Saving:
+    """All passes but the first; on a CPU as much more as was saved of them at most."""
+    if run.measured.known("device_kind") != "cpu":
+        return run.bound(0.0, share, "all passes but the first")
+    return run.bound(0.0, min(1.0, SAVED_PART[1] * share), f"{SAVED_PART[1]} times all passes but the first")
