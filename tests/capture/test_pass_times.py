@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from dptune.capture.injected.observe.pass_times import PassClock, PassTimes
+from dptune.capture.injected.observe.pass_times import PassClock, PassTimes, _part
 from dptune.capture.injected.observe.unused_gradients import _leaves
 
 # 5 -> 4 -> 3 -> 2 -> 1: a loss, the head (4 multiplies by a weight, 3 adds a bias), and the body.
@@ -28,7 +28,41 @@ LEAVES = {5: [], 4: [104], 3: [103], 2: [102], 1: [101]}
 def test_the_part_that_only_some_gradients_need(unwanted, alone, mixed):
     times = PassTimes(spent_ns=TIMES, following=CHAIN, leaves=LEAVES)
     found = times.needless(unwanted)
-    assert found == pytest.approx(tuple((alone + part * mixed) / 100 for part in (0.25, 0.5, 0.6)))
+    assert found == pytest.approx(tuple((alone + part * mixed) / 100 for part in (0.2, 0.45, 0.6)))
+
+
+@pytest.mark.parametrize(
+    ("name", "parts"),
+    [
+        ("ConvolutionBackward0", (0.2, 0.45, 0.6)),
+        ("NativeLayerNormBackward0", (0.0, 0.1, 0.25)),
+        ("NativeBatchNormBackward0", (0.0, 0.1, 0.25)),
+        ("MkldnnRnnLayerBackward0", (0.0, 0.0, 0.0)),
+        ("PreluKernelBackward0", (0.0, 0.0, 0.0)),
+    ],
+)
+def test_what_an_operator_spares_that_also_leads_to_others(name, parts):
+    """Of 100 ns, 40 are in the operator of the head's weight, which the body needs, too."""
+    times = PassTimes(spent_ns=TIMES, following=CHAIN, leaves=LEAVES, names={4: name})
+    assert times.needless({104}) == pytest.approx(tuple(0.4 * part for part in parts))
+
+
+@pytest.mark.parametrize(
+    ("layer", "spares"),
+    [(nn.LSTM(4, 4), False), (nn.PReLU(), False), (nn.LayerNorm(4), False), (nn.Linear(4, 4), True)],
+)
+def test_torch_names_layers_that_compute_all_gradients_at_once(layer, spares):
+    """What it passes on to the layer before is wanted, its own weights are not: one operator computes both."""
+    clock, given = PassClock(), nn.Linear(4, 4)
+    result = layer(given(torch.randn(2, 3, 4)))
+    loss = (result[0] if isinstance(result, tuple) else result).sum()
+    times = clock.watch(_leaves([loss])[1])
+    loss.backward()
+    clock.end()
+    wanted = {id(parameter) for parameter in given.parameters()}
+    needed = times._leading_to(wanted)
+    (mixed,) = [number for number in needed if times._mixes(number, needed, wanted)]
+    assert (_part(times.names[mixed]).least > 0) is spares
 
 
 def test_nothing_is_known_of_a_pass_without_times():
