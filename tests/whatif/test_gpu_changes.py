@@ -93,6 +93,14 @@ def test_a_change_is_as_uncertain_as_the_step_and_the_saving_are_large() -> None
     assert sorted(map(abs, off)) == pytest.approx([0, 0, 0, 1.5, 15])
 
 
+def test_a_change_that_saves_most_of_the_step_is_as_uncertain_as_what_is_left() -> None:
+    """A kernel of 200 ns becomes one of 20: 15 % of these, not of the 180 that are saved; one of 400 is off by 30."""
+    made = chain((Kind.COMPUTE, 200.0, 0, 0))
+    tenth, twice = (changed(made, {"compute.times": factor}) for factor in (0.1, 2.0))
+    assert max(map(abs, unknown_ns(made, tenth, 200.0, 0.0, only_a_bound=False))) == pytest.approx(3)
+    assert max(map(abs, unknown_ns(made, twice, 200.0, 0.0, only_a_bound=False))) == pytest.approx(30)
+
+
 def test_fewer_micro_batches_are_the_last_ones() -> None:
     made = chain(
         (Kind.COMPUTE, 100.0, 0, 0), (Kind.COMPUTE, 120.0, 1, 0), (Kind.UPDATE, 30.0, OUTSIDE, 0), optimizer="fused"

@@ -112,6 +112,9 @@ def told_and_true(run: Run, change: str, value: str, folder: Path) -> tuple[floa
         pytest.param("fsdp.units", "6", {**FSDP, "unit_layers": 3}, 4.0, 200.0, 0.02, id="hooks of more units"),
         pytest.param("fsdp.units", "3", {**FSDP, "unit_layers": 6}, 0.2, 20.0, 0.03, id="parts hidden behind others"),
         pytest.param("wrapper", "ddp", FSDP, 0.2, 20.0, 0.02, id="buckets in place of units"),
+        pytest.param(
+            "wrapper", "ddp", {**FSDP, "losses_read": 1}, 2.0, 5.0, 0.02, id="a loss that is read waits for buckets"
+        ),
         pytest.param("syncs.removed", "true", {**FSDP, "losses_read": 1}, 0.2, 5.0, 0.02, id="first gathers wait"),
     ],
 )

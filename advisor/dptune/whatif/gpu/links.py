@@ -60,13 +60,13 @@ def linked(program: Program, measured: Measured) -> Program:
     found = _linked(program, measured)
     if found.link is None or found.shared:
         return found
-    times = _slowed(found, found.link)
-    shares = shares_of_messages(found, computing_shares(found)) if times > 1 else {}
-    return found.contending(shares, times)
+    if (times := _slowed(found, found.link)) is None:
+        return found
+    return found.contending(shares_of_messages(found, computing_shares(found)), times)
 
 
-def _slowed(program: Program, link: Link) -> float:
-    """How many times as long a transfer takes while a rank computes; 1 if too few show it.
+def _slowed(program: Program, link: Link) -> float | None:
+    """How many times as long a transfer takes while a rank computes; None if too few show it.
 
     By transfers of the same message, over any link; else by what the link takes for those of others.
     """
@@ -75,7 +75,7 @@ def _slowed(program: Program, link: Link) -> float:
     found = _beside_alone([(each.message, each.ns, each.share) for each in every if not each.shares_links])
     found = found or _beside_alone([(each.message, each.ns, each.share) for each in every])
     found = found or _beside_alone([("", each.ns / link.alone_ns(each.message_bytes), each.share) for each in sent])
-    return min(SLOWED.most, max(1.0, 1 + median(found))) if found else 1.0
+    return min(SLOWED.most, max(1.0, 1 + median(found))) if found else None
 
 
 def _beside_alone(sent: Sequence[tuple[object, float, float]]) -> list[float]:

@@ -22,6 +22,9 @@ SMALLEST_NS = 2_000.0  # a kernel that does nothing takes 1 to 3 us on an A100, 
 # 35 to 70 % of the peak of matrix units and 60 to 90 % of that in fp32 (tests/simulator/machine.py); on an H200 with
 # torch 2.11 the products of the recorded transformer became about 8 times as fast with TF32, whose peak is 7.4 times.
 _REACHED = Assumed(0.4, 0.62, 1.3)
+# What a product takes there at least: of the smallest in OpenXLA's table of an H100 (xla/service/gpu/model,
+# matmul_interpolator_data.h) 5.9 us in bf16 and 6.9 in TF32.
+_SMALLEST_PRODUCT_NS = Assumed(6_000.0, SMALLEST_NS, SMALLEST_NS)
 _TF32_TIMES, _HALF_TIMES = 8.0, 16.0  # of the fp32 peak, where the device is unknown: those of an A100
 _MULTIPLYING = (Kind.FP32, Kind.ATTENTION, Kind.PRODUCT)
 _LEAST_SHARE = 0.02  # of compute: a run with less computes in 16 bits already
@@ -43,7 +46,7 @@ def tensor_float_32(program: Program, value: Value, side: Side) -> Program:
         raise Missing("a GPU trace does not show how long TF32 kernels would take in fp32")
     if program.peaks and "tf32" not in program.peaks:
         raise Missing("the device has no TF32")
-    faster = _faster(program, _ratio(program, "tf32", _TF32_TIMES) * _REACHED.at(side))
+    faster = _faster(program, _ratio(program, "tf32", _TF32_TIMES), side)
     faster = times(faster, (Kind.PRODUCT,), _UNKNOWN.at(side))
     return faster if faster is program else _less_crowded(faster, side)
 
@@ -64,8 +67,7 @@ def half_precision(program: Program, side: Side, dtype: str) -> Program:
         raise Missing(f"the device has no matrix units for {dtype}")
     if _share(program, _MULTIPLYING) < _LEAST_SHARE:
         raise Missing("matrix products and convolutions in fp32 are less than 2 % of the compute")
-    ratio = _ratio(program, dtype, _HALF_TIMES) * _REACHED.at(side)
-    faster = _faster(program, ratio, (Kind.FP32, Kind.ATTENTION))
+    faster = _faster(program, _ratio(program, dtype, _HALF_TIMES), side, (Kind.FP32, Kind.ATTENTION))
     faster = times(faster, (Kind.PRODUCT,), _UNKNOWN.at(side))
     if faster is program:
         return program
@@ -80,7 +82,7 @@ def _less_crowded(program: Program, side: Side) -> Program:
     """
     if program.shared:  # what no kernel of its own rank overlapped, another rank's did
         return times(program, (Kind.COMPUTE, Kind.EXCHANGE), _SHARED.at(side))
-    if program.transfer_times != 1.0:
+    if program.transfer_shares:
         return program
     shares, saved = computing_shares(program), 1 - _ALONE.at(side)
 
@@ -114,12 +116,13 @@ def _ratio(program: Program, dtype: str, unknown: float) -> float:
     return peaks[dtype] / peaks["fp32"] if dtype in peaks and "fp32" in peaks else unknown
 
 
-def _faster(program: Program, ratio: float, kinds: tuple[Kind, ...] = (Kind.FP32,)) -> Program:
-    """Kernels of these kinds that multiply so many times as fast."""
+def _faster(program: Program, peaks_ratio: float, side: Side, kinds: tuple[Kind, ...] = (Kind.FP32,)) -> Program:
+    """Kernels of these kinds on units whose peak is so many times as high."""
     assert set(kinds) <= COMPUTING
+    ratio, smallest_ns = max(1.0, peaks_ratio * _REACHED.at(side)), _SMALLEST_PRODUCT_NS.at(side)
 
     def of(lag_ns: float) -> float:
-        least_ns = min(lag_ns, SMALLEST_NS)
-        return least_ns + (lag_ns - least_ns) / max(1.0, ratio)
+        least_ns = min(lag_ns, smallest_ns)
+        return least_ns + (lag_ns - least_ns) / ratio
 
     return lasting(program, kinds, of)

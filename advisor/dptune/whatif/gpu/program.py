@@ -48,9 +48,9 @@ class Program:
     `batch` are the samples that a rank's loader gives at once, None if not known. The ranks were on so many `hosts`, as
     far as that is known; `shared`: two or more compute on one GPU. `reductions` are the passes in which DDP reduces
     gradients, `gathers` the units that FSDP gathers, `unit_reductions` those whose gradients it reduces; `unit_share`
-    of the host's time in their hooks each unit takes whatever it holds. By item there are its rank in `ranks`, the
-    micro-batch that launched it in `micro_batches`, and flags of `Part` in `parts`; the latter two are empty where
-    neither is known.
+    of the host's time in their hooks each unit takes whatever it holds; `unit_gradients`: by unit the elements of its
+    gradients, where these are known. By item there are its rank in `ranks`, the micro-batch that launched it in
+    `micro_batches`, and flags of `Part` in `parts`; the latter two are empty where neither is known.
     `transfers` are collectives that may share links with others of their ranks, each of which adds `slowed` of the time
     that one takes alone; none where each rank has its collectives on one stream. `host_level`: the host's work in the
     mean step / in the steps where it is known, which some are. `spent_ns`: by part and place of a host item, how much
@@ -58,8 +58,8 @@ class Program:
     the device, by place of their end. `queues`: the number of the launch queue of an operation, by place of its begin,
     where that is not queue 0 of its rank. `beside`: by place of a kernel's end, the share of its recorded time in which
     collectives of its rank transferred; `beside_times`: how many times as long a kernel takes during transfers.
-    `transfer_shares`: by message, the share of its recorded transfer in which one of its ranks computed;
-    `transfer_times`: how many times as long a transfer takes while one does.
+    `transfer_shares`: by message, the share of its recorded transfer in which one of its ranks computed, empty if the
+    trace does not show what that does; `transfer_times`: how many times as long a transfer takes while one does.
     `optimizer` is how it updates: "fused", "foreach", "loop", or empty if unknown. `peaks` are FLOP/s of the device by
     element type, `gpu` is what all devices of one model call themselves; both are empty if unknown. `workers` is the
     number of processes that load batches, None if unknown; `has_workers`: there are some. `added_times`: the host's
@@ -91,6 +91,7 @@ class Program:
     gathers: Sequence[Gather] = ()
     unit_reductions: Sequence[UnitReduction] = ()
     unit_share: Assumed = UNKNOWN
+    unit_gradients: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     shared: bool = False
     transfers: Sequence[Transfer] = ()
     slowed: float = 1.0

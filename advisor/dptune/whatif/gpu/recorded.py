@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 
+from dptune.errors import TraceError
 from dptune.measure.across_ranks import exchanges_of
 from dptune.measure.complete import complete_views
 from dptune.measure.device.matmul import device_of
 from dptune.measure.efficiency.peaks import common, differing
 from dptune.measure.steps.steady import steady
-from dptune.measure.views import RankView
+from dptune.measure.views import RankView, detailed_view
 from dptune.measured import Measured, Missing
 from dptune.runfile.communication import DdpFacts
 from dptune.runfile.facts import Facts
@@ -20,6 +22,7 @@ from dptune.trace.run import Run
 from dptune.whatif.gpu.building import build
 from dptune.whatif.gpu.links import linked
 from dptune.whatif.gpu.program import Program
+from dptune.whatif.gpu.unit_gradients import unit_gradients
 from dptune.whatif.hosts import hosts_of, share_gpus
 
 _DRAWN = re.compile(r"enumerate\(DataLoader\)#.*__next__$")
@@ -52,8 +55,18 @@ def program_of(run: Run, measured: Measured, read: Sequence[RankView] = ()) -> P
         has_workers=_all_named(views, "_MultiProcessing"),
         peaks=common(models, ("fp32", "tf32", "bf16", "fp16")),
         gpu="" if differing(models) else min(models, default=""),
+        unit_gradients=_gradients(run, views[0]) if program.unit_reductions else {},
     )
     return linked(known.levelled(), measured)
+
+
+def _gradients(run: Run, view: RankView) -> Mapping[str, tuple[int, ...]]:
+    """Sizes of the gradients of units by one rank; from its detailed window if its light one has none."""
+    found = unit_gradients(view)
+    with suppress(TraceError):
+        detail = None if found else detailed_view(run.by_rank[view.rank])
+        found = found if detail is None else unit_gradients(detail)
+    return found
 
 
 def matches_collectives(run: Run) -> bool:

@@ -2,7 +2,9 @@
 
 No unit is gathered. Gradients are copied into buckets, which are all-reduced in the order in which they become ready,
 and back; each rank then updates all parameters. An all-reduce is a reduce-scatter and an all-gather: it takes as many
-times what the link says as both of them did. Gradients of a unit are taken to be of the same size.
+times what the link says as both of them did, and is slowed by compute as they were. Where the trace has no sizes of
+gradients, those of a unit are taken to be of the same size, and the last bucket may be full, or hold the last gradient
+only: it is the one that no compute hides.
 Sources: torch 2.13, csrc/distributed/c10d/reducer.cpp, and nn/parallel/distributed.py.
 """
 
@@ -11,7 +13,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import quantiles
+from functools import cached_property
+from itertools import accumulate
+from statistics import median, quantiles
 
 from dptune.knobs import Value
 from dptune.measured import Missing
@@ -21,10 +25,11 @@ from dptune.whatif.gpu.additions import Additions
 from dptune.whatif.gpu.assumed import Assumed, Side
 from dptune.whatif.gpu.editing import lasting, times
 from dptune.whatif.gpu.graph import Edge, Kind, Message
-from dptune.whatif.gpu.links import known_link
+from dptune.whatif.gpu.links import SLOWED, known_link, slower
 from dptune.whatif.gpu.merging import reductions_of, sizes_of_units
 from dptune.whatif.gpu.ordering import ordered
-from dptune.whatif.gpu.parts import Part
+from dptune.whatif.gpu.overlap import computing_shares, shares_of_messages
+from dptune.whatif.gpu.parts import OUTSIDE, Part
 from dptune.whatif.gpu.precision import SMALLEST_NS
 from dptune.whatif.gpu.program import Program
 from dptune.whatif.gpu.reductions import Bucket, Reduction
@@ -34,10 +39,12 @@ from dptune.whatif.gpu.unit_reductions import UnitReduction
 
 WHOLE = ("float", "float32", "fp32")
 _QUARTILE = Assumed(2, 1, 0)  # of what collectives took / what the link says: which of the three quartiles
-_LAUNCHING_NS = Assumed(300e3, 100e3, 30e3)  # from the call of a bucket's last gradient to its all-reduce
-# Of the host, with the profiler: for each gradient its hook and the launch of its copy, for each bucket its all-reduce
-# and the wait for it.
-_HOOK_NS, _BUCKET_NS = Assumed(40e3, 20e3, 5e3), Assumed(300e3, 150e3, 50e3)
+# What the host takes, in calls: its usual time from one call to the next. On an H200 (torch 2.11) copying a gradient
+# into its bucket and back took 1.2 of these, issuing an all-reduce 6.3; in simulated runs 1.2 to 2.4, and 3.4 to 4.5.
+_GRADIENT_CALLS, _BUCKET_CALLS = Assumed(2.4, 1.5, 0.6), Assumed(8.0, 5.0, 2.0)
+_CALL_NS = 30e3  # where no call of a pass was recorded
+# Of a gradient, each time it is copied: the smallest kernel and the gap before it. fully_shard copies a unit in one.
+_COPY_NS = Assumed(5e3, 3e3, 1e3)
 # Kernels of the optimizer beyond that of the smallest, for each byte / those of shards; what sharded tensors cost
 # there: DTensor dispatches each operation in Python.
 _UPDATE_TIMES = Assumed(1.1, 0.9, 0.6)
@@ -85,11 +92,13 @@ class _Replicas:
             edit.without_gather(gather)
         for unit in program.unit_reductions:
             edit.without_reduction(unit)
-            for _, end in unit.operations[: unit.collective]:
-                edit.lasting(end, edit.took_ns(end))  # gradients are copied into buckets instead
+            for number, (_, end) in enumerate(unit.operations[: unit.collective]):
+                more_ns = 0.0 if number else (len(unit.ready) - 1) * _COPY_NS.at(self.side)
+                edit.lasting(end, edit.took_ns(end) + more_ns)  # gradients are copied into buckets instead
         spared = dict(program.spent_ns.get(Part.UNIT_HOOKS, {}))
         items = _Items.of(edit)
-        level, reductions = self._level(), list[Reduction]()
+        shares, slowed = self._beside_compute()
+        level, reductions = self._level(shares, slowed), list[Reduction]()
         for units in self._passes():
             reductions.append(self._reduced(items, units, caps, level, spared))
         edit.spending(spared)
@@ -99,8 +108,9 @@ class _Replicas:
             gathers=(),
             unit_reductions=(),
             transfers=(),
+            transfer_times=slowed,
             transfer_shares={
-                **program.transfer_shares,
+                **shares,
                 **dict.fromkeys(range(len(program.messages), len(items.added.messages)), 0.0),
             },
         )
@@ -121,7 +131,17 @@ class _Replicas:
                 raise Missing("the trace does not show when the gradients of each unit are ready on all ranks")
         return found
 
-    def _level(self) -> float:
+    def _beside_compute(self) -> tuple[Mapping[int, float], float]:
+        """By message the share of a recorded transfer in which a rank computed; how many times as long it takes then.
+
+        The latter is assumed where the trace does not show it.
+        """
+        program = self.before
+        if program.transfer_shares or program.shared:
+            return program.transfer_shares, program.transfer_times
+        return shares_of_messages(program, computing_shares(program)), SLOWED.at(self.side)
+
+    def _level(self, shares: Mapping[int, float], slowed: float) -> float:
         """What an all-reduce takes alone / what the link says: half of that of each of its two halves."""
         program, kinds = self.before, defaultdict[str, list[float]](list)
         edit = UnitEdit.of(program)
@@ -130,8 +150,8 @@ class _Replicas:
         ends += [unit.end for unit in program.unit_reductions]
         for end in ends:
             message = edit.message(end)
-            share = max(program.transfer_shares.get(edge.message, 0.0) for edge in program.edges[end])
-            took_ns = edit.took_ns(end) * alone.get(end, 1.0) / (1 + (program.transfer_times - 1) * share)
+            share = max(shares.get(edge.message, 0.0) for edge in program.edges[end])
+            took_ns = edit.took_ns(end) * alone.get(end, 1.0) / slower(share, slowed)
             kinds[message.kind].append(took_ns / self.link.alone_ns(message.message_bytes))
         quartile = int(_QUARTILE.at(self.side))
         return sum(quantiles(took, n=4)[quartile] if len(took) > 1 else took[0] for took in kinds.values())
@@ -146,28 +166,56 @@ class _Replicas:
     ) -> Reduction:
         """The buckets of a backward pass, and what waits for them."""
         units = next(iter(by_rank.values()))
-        sizes = tuple(
-            round(self.sizes.get(unit.unit, 0) / len(unit.ready)) for unit in units for _ in range(len(unit.ready))
-        )
+        sizes = tuple(size for unit in units for size in self._sizes(unit))
         ready = {rank: tuple(place for unit in each for place in unit.ready) for rank, each in by_rank.items()}
         called = {rank: tuple(place for unit in each for place in unit.called) for rank, each in by_rank.items()}
-        buckets: list[Bucket] = []
-        for gradients in assign(sizes, caps):
+        buckets, sent = list[Bucket](), dict[int, tuple[int, int]]()
+        for gradients in self._buckets(sizes, caps, units):
             size = sum(sizes[gradient] for gradient in gradients)
             message, took_ns = Message("all_reduce", size, "float", len(by_rank)), level * self.link.alone_ns(size)
             waits = self._waits(ready, called, max(gradients), buckets[-1] if buckets else None)
             added = items.added.collective(message, took_ns, waits)
             buckets.append(Bucket(max(gradients), added.message, added.begins, added.ends))
+            sent[added.message] = size, len(gradients)
         for rank, places in called.items():
             for place in places:
-                spared[place] = spared.get(place, 0.0) - self._added_ns(_HOOK_NS)
+                spared[place] = spared.get(place, 0.0) - self._host_ns(_GRADIENT_CALLS)
             for bucket in buckets:
-                spared[places[bucket.last]] -= self._added_ns(_BUCKET_NS)
-            self._awaited(items, by_rank[rank], buckets[-1].ends[rank])
+                spared[places[bucket.last]] -= self._host_ns(_BUCKET_CALLS)
+            self._awaited(items, by_rank[rank], [(bucket.ends[rank], *sent[bucket.message]) for bucket in buckets])
         return Reduction(units[0].step, sizes, ready, called, tuple(buckets))
 
-    def _added_ns(self, each: Assumed) -> float:
-        return self.before.added_times * each.at(self.side)
+    def _elements(self, unit: UnitReduction) -> tuple[int, ...]:
+        """Of each gradient of a unit; empty if not known."""
+        elements = self.before.unit_gradients.get(unit.unit, ())
+        return elements if len(elements) == len(unit.ready) else ()
+
+    def _sizes(self, unit: UnitReduction) -> list[int]:
+        """The bytes of each gradient of a unit."""
+        parts, whole = self._elements(unit) or (1,) * len(unit.ready), self.sizes.get(unit.unit, 0)
+        return [round(whole * part / sum(parts)) for part in parts]
+
+    def _buckets(self, sizes: Sequence[int], caps: Caps, units: Sequence[UnitReduction]) -> list[list[int]]:
+        """The places of the gradients of each bucket; both ends of what the last may hold where sizes are unknown."""
+        if self.side == Side.MIDDLE or all(map(self._elements, units)):
+            return assign(sizes, caps)
+        last = len(sizes) - 1
+        if self.side == Side.MOST:
+            return [*assign(sizes[:last], caps), [last]]
+        full = assign(sizes[::-1], Caps(caps.bytes[-1:]))
+        return [[last - place for place in bucket[::-1]] for bucket in full[::-1]]
+
+    def _host_ns(self, calls: Assumed) -> float:
+        return self.before.added_times * calls.at(self.side) * self._call_ns
+
+    @cached_property
+    def _call_ns(self) -> float:
+        """The median time of the host from one call of a pass to the next, outside of hooks of fully_shard."""
+        program, hooks = self.before, self.before.spent_ns.get(Part.UNIT_HOOKS, {})
+        numbers = program.micro_batches or [0] * len(program.edges)
+        places = [place for place in program.places((Kind.HOST,)) if numbers[place] != OUTSIDE and place not in hooks]
+        lags = [edge.lag_ns for place in places for edge in program.edges[place] if edge.kind == Kind.HOST]
+        return median(lags) if lags else _CALL_NS
 
     def _waits(
         self,
@@ -181,17 +229,24 @@ class _Replicas:
         for rank, places in ready.items():
             found[rank] = [
                 Edge(places[last], 0.0, Kind.ORDER),
-                Edge(called[rank][last], _LAUNCHING_NS.at(self.side), Kind.LAUNCH),
+                Edge(called[rank][last], self._host_ns(_BUCKET_CALLS), Kind.LAUNCH),
             ]
             if before is not None:
                 found[rank].append(Edge(before.ends[rank], 0.0, Kind.ORDER))
         return found
 
-    def _awaited(self, items: _Items, units: Sequence[UnitReduction], end: int) -> None:
-        """What waited for a pass's reductions waits for its last bucket, whose gradients are then copied back."""
+    def _awaited(self, items: _Items, units: Sequence[UnitReduction], buckets: Sequence[tuple[int, int, int]]) -> None:
+        """What waited for reductions waits until all gradients are copied back, bucket by bucket after the pass.
+
+        `buckets`: the places of their ends, their bytes, and how many gradients each holds.
+        """
         program, edges = self.before, items.edit.edges
         copied_ns = sum(items.edit.took_ns(place) for unit in units for _, place in unit.operations[: unit.collective])
-        back = Edge(end, _COPIED_BACK.at(self.side) * copied_ns, Kind.ORDER)
+        byte_ns = _COPIED_BACK.at(self.side) * copied_ns / max(1, sum(size for _, size, _ in buckets))
+        took_ns = [size * byte_ns + count * _COPY_NS.at(self.side) for _, size, count in buckets]
+        left_ns = [*accumulate(reversed(took_ns))]
+        back = [Edge(end, left, Kind.ORDER) for (end, *_), left in zip(reversed(buckets), left_ns, strict=True)]
+        back.append(Edge(units[-1].ready[-1], left_ns[-1], Kind.ORDER))
         reduced = {place for unit in units for _, place in unit.operations[unit.collective :]}
         rank, after = units[-1].rank, units[-1].calls[-1]
         waiting = [place for place in items.waiting[rank] if any(edge.item in reduced for edge in program.edges[place])]
@@ -199,7 +254,7 @@ class _Replicas:
             edges[place] = [edge for edge in edges[place] if edge.item not in reduced]
         following = [place for place in items.computing[rank] if items.call[place] > after][:1]
         for place in {*following, *(place for place in waiting if items.call.get(place, 0) > after)}:
-            edges[place] = [*edges[place], back]
+            edges[place] = [*edges[place], *back]
 
     def _updated(self, program: Program) -> Program:
         """Each rank updates what all of them did, by whole tensors."""
@@ -234,8 +289,10 @@ class _Items:
         for place in program.places((Kind.ORDER,)):
             if place not in of_units:
                 waiting[program.ranks[place]].append(place)
-        call = calls_of_compute(program)
+        compute = calls_of_compute(program)
         computing: dict[int, list[int]] = defaultdict(list)
-        for place in sorted(call, key=call.__getitem__):
+        for place in sorted(compute, key=compute.__getitem__):
             computing[program.ranks[place]].append(place)
-        return cls(edit, Additions.of(program, edit.edges), waiting, computing, call)
+        launched = ((place, edge) for places in waiting.values() for place in places for edge in program.edges[place])
+        call = {place: edge.item for place, edge in launched if edge.kind == Kind.LAUNCH}
+        return cls(edit, Additions.of(program, edit.edges), waiting, computing, {**call, **compute})
