@@ -1,19 +1,22 @@
-"""What the command says with a rule pack of somebody else, installed beside dptune, in a process of its own."""
+"""What the command says with a rule pack of somebody else, installed beside dptune."""
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from dptune.advice import Report
+
+from .. import in_process  # noqa: TID252 - tests are no installed package
 
 SAMPLE = str(Path(__file__).parents[1] / "rules" / "recorded" / "runs" / "unused-gradients-mended")
 RULE = '''"""A rule.
@@ -68,15 +71,18 @@ def install(tmp_path: Path) -> Install:
 
 
 @pytest.fixture
-def dptune(install: Install, tmp_path: Path) -> Dptune:
-    """Run `dptune` with a pack of one rule that is quiet, one that fails, and a module that is none."""
-    env = install(speaks=SPEAKS, fails=FAILS, broken="raise OSError('no \\x1b licence')\n")
+def installed(install: Install) -> dict[str, str]:
+    """The environment with a pack of one rule that is quiet, one that fails, and a module that is none."""
+    return install(speaks=SPEAKS, fails=FAILS, broken="raise OSError('no \\x1b licence')\n")
 
-    def run(*words: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "dptune", *words]
-        return subprocess.run(command, capture_output=True, text=True, env=env, cwd=tmp_path, check=False)
 
-    return run
+@pytest.fixture
+def dptune(installed: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Dptune]:
+    """Run `dptune` with that pack, in this process."""
+    monkeypatch.syspath_prepend(installed["PYTHONPATH"])
+    yield functools.partial(in_process.dptune, cwd=tmp_path)
+    for name in [name for name in sys.modules if name.partition(".")[0] == "acme"]:
+        del sys.modules[name]
 
 
 BROKEN = (
@@ -85,8 +91,12 @@ BROKEN = (
 )
 
 
-def test_a_report_names_what_is_broken_on_stderr_and_its_json_is_whole(dptune: Dptune) -> None:
-    done = dptune("report", SAMPLE, "--no-cache", "--format", "json")
+def test_a_report_names_what_is_broken_on_stderr_and_its_json_is_whole(
+    installed: dict[str, str], tmp_path: Path
+) -> None:
+    """In a process of its own."""
+    words = [sys.executable, "-m", "dptune", "report", SAMPLE, "--no-cache", "--format", "json"]
+    done = subprocess.run(words, capture_output=True, text=True, env=installed, cwd=tmp_path, check=False)
     report = Report.model_validate_json(done.stdout)
     assert done.stderr.splitlines() == ["imported acme", "asked speaks", "asked fails", *BROKEN]
     assert done.returncode == 0
