@@ -4,8 +4,6 @@ import errno
 import json
 import os
 import shutil
-import subprocess
-import sys
 import time
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import fields, is_dataclass, replace
@@ -21,6 +19,10 @@ from dptune.trace import load
 from dptune.trace.kineto.decode import decode
 from dptune.trace.loading import cache, private_folder
 from dptune.trace.loading.reading import read
+
+from .. import in_process  # noqa: TID252 - tests are no installed package
+
+LEAST_TEXT_BYTES = cache.LEAST_TEXT_BYTES
 
 of_users = pytest.mark.skipif(not hasattr(os, "geteuid"), reason="the platform knows no users")
 SOURCE = Path(__file__).resolve().parents[2] / "sample_traces"
@@ -503,11 +505,12 @@ def test_two_writers_at_once(trace_file):
     assert [path.name for path in (trace_file.parent / cache.FOLDER).iterdir() if path.suffix == ".tmp"] == []
 
 
-def test_the_command_keeps_columns_and_can_be_told_not_to(trace_file):
-    """In processes of their own, on a trace that is large enough: of 1.8 MB."""
-    words = [sys.executable, "-m", "dptune", "report", str(trace_file), "--format", "json"]
-    first = subprocess.run([*words, "--no-cache"], capture_output=True, text=True, check=True).stdout
+def test_the_command_keeps_columns_and_can_be_told_not_to(trace_file, monkeypatch):
+    """On a trace that is large enough: of 1.8 MB."""
+    monkeypatch.setattr(cache, "LEAST_TEXT_BYTES", LEAST_TEXT_BYTES)
+    words = ("report", str(trace_file), "--format", "json")
+    first = in_process.dptune(*words, "--no-cache")
     assert entries(trace_file) == []
-    second = subprocess.run(words, capture_output=True, text=True, check=True).stdout
+    second = in_process.dptune(*words)
     assert len(entries(trace_file)) == 1
-    assert json.loads(first)["measured"] == json.loads(second)["measured"]
+    assert json.loads(first.stdout)["measured"] == json.loads(second.stdout)["measured"]
