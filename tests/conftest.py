@@ -18,7 +18,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.internal.conjecture import providers
 
-from . import installed, kept_figures, kept_traces, ordering, process_state, sharing
+from . import installed, ordering, process_state, sharing
 
 # `make tests` runs each property on so many examples, `make test-thorough` on more. How long an example takes is up to
 # what else the machine does. CI draws the same examples each time: what it finds is of the change it tests.
@@ -38,7 +38,6 @@ settings.load_profile("quick")
 gc.set_threshold(50_000, 20, 50)
 
 importlib.metadata.entry_points = installed.asked_once(importlib.metadata.entry_points)
-KEPT_TRACES = kept_traces.keep()
 
 # Tests that import torch in their own process do so as the scripts that tests start, in which it takes less.
 _WITHOUT_COMPILER = Path(__file__).parent / "without_compiler" / "sitecustomize.py"
@@ -162,11 +161,14 @@ def pytest_runtest_setup() -> None:
 
 
 def pytest_collection_finish() -> None:
-    """What commands measure is kept, from when tests have imported what they use.
+    """What is decoded, and what commands measure, is kept, from when tests have imported what they use.
 
-    All that is there before the first test is left out of looks at the objects of this process: observers look.
+    The process that hands tests to others collects none, and need not import dptune. All that is there before the first
+    test is left out of looks at the objects of this process: observers look.
     """
-    kept_figures.keep(KEPT_TRACES)
+    from . import kept_figures, kept_traces
+
+    kept_figures.keep(kept_traces.keep())
     gc.freeze()
 
 

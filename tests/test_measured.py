@@ -3,9 +3,12 @@
 import json
 
 import pytest
+from pydantic import ValidationError
 
-from dptune.measured import CLASSES, Account, InputFigures, Missing, digits, in_ms
+from dptune.measured import CLASSES, Account, InferredFacts, InputFigures, Measured, Missing, digits, in_ms
 from dptune.present.amounts import ns_as_ms
+from dptune.runfile.communication import DdpFacts
+from dptune.runfile.facts import Facts
 
 UNMETERED = {"preparing": "not metered"}
 
@@ -112,3 +115,13 @@ def test_accounts_add_up_at_once_as_one_by_one():
     accounts = [Account(**{**parts, "window_ns": 3 * times, "compute_ns": 3 * times}) for times in (1, 2, 4)]
     assert Account.together(accounts) == accounts[0] + accounts[1] + accounts[2]
     assert Account.together([]).window_ns == 0
+
+
+def test_inferred_facts_come_back_and_no_validator_of_all_that_facts_hold_is_built():
+    ddp = DdpFacts("Net", gradient_bytes=64, bucket_sizes=[16, 48])
+    inferred = InferredFacts(facts=Facts(rank=1, world_size=2, ddp=[ddp]), confidence={"ddp": "high"})
+    back = InferredFacts.model_validate_json(inferred.model_dump_json())
+    assert back.facts == Facts(rank=1, ddp=[ddp])  # only those with a confidence are kept
+    with pytest.raises(ValidationError, match=r"`ddp\[0\].gradient_bytes` must be a whole number"):
+        InferredFacts(facts={"rank": 0, "ddp": [{"module": "Net", "gradient_bytes": "64"}]}, confidence={})
+    assert "DdpFacts" not in str(Measured.__pydantic_core_schema__)

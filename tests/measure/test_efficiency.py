@@ -18,7 +18,7 @@ import pytest
 
 from dptune.measure import measure
 from dptune.measure.efficiency.figures import Steps
-from dptune.measure.efficiency.peaks import MODELS, peak
+from dptune.measure.efficiency.peaks import MODELS, Model, peak
 from dptune.measure.shared_gpus import SharedGpus, shared_gpus
 from dptune.measure.views import view
 from dptune.measured import EfficiencyFigures, Missing, StepTime
@@ -699,13 +699,19 @@ def test_unknown_samples_name_the_option(tmp_path):
     assert found.efficiency.missing["samples_per_s"].endswith("(pass `--samples-per-step N`)")
 
 
+def test_the_expression_of_a_row_is_compiled_where_a_name_is_looked_up():
+    row = Model("h[12]00", {"fp32": 67}, (3350, 3350), "a datasheet")
+    assert "name" not in vars(row)
+    assert row.name.search("NVIDIA H100 PCIe")
+
+
 def test_peaks_have_sources_and_are_dense():
     assert all(model.source and model.tflops for model in MODELS)
     for model in MODELS:
         rates = model.tflops
         assert all(math.isfinite(rate) and rate > 0 for rate in rates.values())
         if "fp8" in rates:  # twice the rate of 16 bits, in every vendor's table
-            assert rates["fp8"] == pytest.approx(2 * rates["bf16"], rel=0.015), model.name.pattern
+            assert rates["fp8"] == pytest.approx(2 * rates["bf16"], rel=0.015), model.expression
 
 
 @pytest.mark.parametrize(

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import Field, field_serializer
+from pydantic import Field, field_serializer, field_validator
 
 from dptune.measured.figure import Model
+from dptune.runfile import form
 from dptune.runfile.facts import Facts
+
+# pydantic would build validators of all that Facts hold, for each model that holds them: a tenth of a report's imports.
+if TYPE_CHECKING:
+    KnownFacts = Facts
+else:
+    KnownFacts = Any
 
 
 class Trait(Model):
@@ -45,7 +52,9 @@ class InferredBuckets(Model):
 class InferredFacts(Model):
     """Facts of the lowest rank, as a recording would have them, and the confidence in each."""
 
-    facts: Facts = Field(description="the facts, by the names of rank-NNNNN.facts.json; only those that were inferred")
+    facts: KnownFacts = Field(
+        description="the facts, by the names of rank-NNNNN.facts.json; only those that were inferred"
+    )
     confidence: dict[str, Literal["low", "medium", "high"]] = Field(
         description="confidence by fact, or by field of its records (ddp.bucket_sizes); facts not listed are not "
         "known. Of a list with a record: the confidence that there is at least one, as several look like one"
@@ -65,6 +74,11 @@ class InferredFacts(Model):
         "flow through them: evaluation mode; 0 otherwise",
     )
     traits: list[Trait] = Field(default_factory=list, description="what else the trace shows")
+
+    @field_validator("facts")
+    @classmethod
+    def _as_read(cls, facts: Any) -> Facts:
+        return facts if isinstance(facts, Facts) else form.built(Facts, facts)
 
     @field_serializer("facts")
     def _only_known(self, facts: Facts) -> dict[str, Any]:

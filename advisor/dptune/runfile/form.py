@@ -119,6 +119,11 @@ def read(path: Path, record: type[T]) -> T:
     return _built(path, record, _data(path, record))
 
 
+def built(record: type[T], data: Any) -> T:
+    """A dataclass of what JSON has of it. Raises ValueError with one sentence on what does not fit."""
+    return typing.cast(T, _build(record, data, ""))
+
+
 def read_partly(
     path: Path, record: type[T], needed: Collection[str], lists: Collection[str]
 ) -> tuple[T, dict[str, str]]:

@@ -32,6 +32,7 @@ import difflib
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 
@@ -49,10 +50,15 @@ class Model:
     `memory_gb_per_s`: the least and the most memory bandwidth of the devices with such a name.
     """
 
-    name: re.Pattern[str]
+    expression: str
     tflops: dict[str, float]
     memory_gb_per_s: tuple[float, float]
     source: str
+
+    @cached_property
+    def name(self) -> re.Pattern[str]:
+        """What is in those names; compiled only where a name is looked up."""
+        return re.compile(self.expression, re.IGNORECASE)
 
 
 _SEVERAL = ("fp32", "tf32", "bf16", "fp16", "fp8")  # that training computes in
@@ -66,7 +72,7 @@ def _row(
     both = {} if half is None else {"fp16": half, "bf16": half}
     pattern = rf"(?<![A-Z0-9]){name}(?![A-Z0-9])(?!{_ANOTHER})"
     least, most = memory if isinstance(memory, tuple) else (memory, memory)
-    return Model(re.compile(pattern, re.IGNORECASE), {**tflops, **both}, (least, most), source)
+    return Model(pattern, {**tflops, **both}, (least, most), source)
 
 
 _HOPPER = "NVIDIA H100 datasheet"
