@@ -1,4 +1,4 @@
-"""Units of fully_shard: how they are sharded, what each pass sends for them, and each unit by itself."""
+"""Units of FSDP: how they are sharded, what each pass sends for them, and each unit by itself."""
 
 from __future__ import annotations
 
@@ -11,9 +11,11 @@ from dptune.present.sections import fsdp
 
 
 def shard_units(report: Report) -> Iterator[Section]:
-    """The passes with all units together, then every unit. Nothing of a run without units."""
+    """The passes with all units together, then every unit. Nothing of a run without FSDP."""
     found = report.measured.known("shard_units")
     if found is None:
+        if why := fsdp.no_table(report):
+            yield Section("shard-units", "FSDP units (traced times)", "FSDP units", paragraph(why))
         return
     policies = "".join(paragraph(fsdp.policy_words(policy)) for policy in found.policies)
     passes = table(*fsdp.sums(report, found), "FSDP units by pass")
