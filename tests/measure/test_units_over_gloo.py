@@ -1,4 +1,4 @@
-"""Units of FSDP1 on two ranks over gloo, against a plain reading of their traces.
+"""Units of recorded runs over gloo against a plain reading of their traces: FSDP1 on two ranks, HSDP on four.
 
 units_over_gloo/train.py says what was recorded; the last rank is late to each step.
 """
@@ -11,6 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from dptune.present.html.sharding import shard_units as page_section
 from dptune.present.sections.fsdp import fsdp
 
 from .. import reading  # noqa: TID252 - tests are no installed package
@@ -80,3 +81,44 @@ def test_units_of_fsdp1_by_their_names():
     text = shown(measured)
     assert "sharding_strategy=FULL_SHARD" in text
     assert "of the waiting is for rank 1, the last to arrive" in text
+
+
+def test_who_is_waited_for_in_each_group_of_hsdp():
+    """In each group by the shortest call; the groups that hold the late rank wait longest."""
+    folder = RECORDED / "hybrid"
+    measured = reading.measured(folder)
+    groups = {tuple(group.ranks): group for group in measured.shard_units.groups}
+    ran = {rank: collectives(folder, rank) for rank in range(4)}
+    late, waiting = {}, Counter()
+    for ranks, kinds in (
+        ((0, 1), ("all_gather", "reduce_scatter")),
+        ((2, 3), ("all_gather", "reduce_scatter")),
+        ((0, 2), ("all_reduce",)),
+        ((1, 3), ("all_reduce",)),
+    ):
+        waited_us = Counter()
+        for steps in zip(*(ran[rank] for rank in ranks), strict=True):
+            for calls in zip(*steps, strict=True):
+                if calls[0][0] in kinds:
+                    durations = [dur for _, dur in calls]
+                    waited_us[ranks[durations.index(min(durations))]] += max(durations) - min(durations)
+        late[ranks], waiting[ranks] = waited_us, waited_us.total() / len(ranks) / len(ran[0])
+    assert groups.keys() == waiting.keys()
+    for ranks, group in groups.items():
+        assert group.waiting_ns == pytest.approx(1e3 * waiting[ranks], rel=0.02, abs=20e3)
+        assert group.waited_for == max(ranks, key=lambda rank, ranks=ranks: late[ranks][rank])
+        assert group.waited_share == pytest.approx(late[ranks][group.waited_for] / late[ranks].total(), abs=0.01)
+    assert groups[2, 3].waited_for == groups[1, 3].waited_for == 3
+    assert groups[2, 3].waiting_ns > 2 * groups[0, 1].waiting_ns
+    text = shown(measured)
+    assert "process group" in text
+    assert "waiting not measured" not in text
+    (section,) = page_section(SimpleNamespace(measured=measured))
+    assert "Waiting by process group" in section.body
+
+
+def test_groups_are_only_known_where_the_mesh_is(tmp_path):
+    """Without facts a call of gloo may be in any of the groups that the trace lists."""
+    found = reading.measured_without_facts(RECORDED / "hybrid").shard_units
+    assert found.groups == []
+    assert all("could not be matched" in row.missing["waiting_ns"] for row in found.rows)

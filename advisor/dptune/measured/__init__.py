@@ -76,7 +76,7 @@ from dptune.measured.load import LoadFigures
 from dptune.measured.naming import short_name
 from dptune.measured.place import Place
 from dptune.measured.run import Loss, Measured, RankFigures
-from dptune.measured.shard_units import FlatPolicy, Pass, ShardPolicy, ShardUnits, UnitFigures
+from dptune.measured.shard_units import FlatPolicy, Pass, ShardPolicy, ShardUnits, UnitFigures, UnitGroup
 from dptune.measured.steps import (
     CUT_SHORT,
     AccumulationFigures,
@@ -224,6 +224,7 @@ __all__ = [
     "UnalignedProduct",
     "UncachedGeneration",
     "UnitFigures",
+    "UnitGroup",
     "UpsampledConvolution",
     "UserCodeFigures",
     "WaitSite",

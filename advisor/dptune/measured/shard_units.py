@@ -75,6 +75,17 @@ class ShardPolicy(Model):
     flat: FlatPolicy | None = Field(None, description="of FullyShardedDataParallel (FSDP1); null for fully_shard")
 
 
+class UnitGroup(Figures):
+    """A process group in which units communicate, and who is waited for in it."""
+
+    name: str = Field(description="name of the group; empty where the trace names none")
+    ranks: list[int] = Field(description="its ranks")
+    kinds: list[str] = Field(description="the collectives of units in it")
+    waiting_ns: int = Field(description="exposed time that waits for a late rank, per rank and step")
+    waited_for: Figure[int] = Field(ABSENT, description="the rank that most of its waiting is for")
+    waited_share: Figure[float] = Field(ABSENT, description="waiting for that rank / waiting in the group")
+
+
 class ShardUnits(Figures):
     """The units of FSDP in the order in which they run, the forward pass first."""
 
@@ -83,6 +94,9 @@ class ShardUnits(Figures):
         False, description="neither trace nor facts name the units: #N is the Nth that runs in forward passes"
     )
     policies: list[ShardPolicy] = Field(default_factory=list, description="how they are sharded; empty without facts")
+    groups: list[UnitGroup] = Field(
+        default_factory=list, description="groups whose collectives were matched on all ranks, by rank"
+    )
     forward_depth: int = Field(description="the most units that a forward pass gathers ahead of the one that runs")
     backward_depth: int = Field(description="the same of a backward pass")
     forward_compute_ns: int = Field(

@@ -17,6 +17,7 @@ from dptune.measure.host.launches import UNLAUNCHED
 from dptune.measure.intervals import Intervals, Mask
 from dptune.measure.shard_units.events import UnitCall, UnitEvent, UnitEvents, calls_of_units, frees, starts
 from dptune.measure.shard_units.flat_events import UNEVEN, flat_events
+from dptune.measure.shard_units.groups import groups_of
 from dptune.measure.shard_units.in_flight import InFlight
 from dptune.measure.shard_units.policies import flat_names, policies
 from dptune.measure.views import DeviceView, RankView
@@ -128,6 +129,7 @@ def _figures_of(
             "whole_bytes": (sum(sizes.values()) if sized else None, _NO_SIZE),
         },
         policies=policies(facts),
+        groups=groups_of(spent, [events.calls for events in found], exchanges),
         numbered=any(events.numbered for events in found),
         rows=[_figures(key, rows[key], steps, {_GATHER: sizes, _REDUCE: reduced}) for key in order],
         forward_depth=depths["forward"],

@@ -21,5 +21,6 @@ def shard_units(report: Report) -> Iterator[Section]:
     passes = table(*fsdp.sums(report, found), "FSDP units by pass")
     remarks = "".join(paragraph(remark) for remark in fsdp.remarks(report, found))
     every = table(*fsdp.units(report, found.rows), "FSDP units")
-    body = f"{policies}{passes}{remarks}{every}{note(fsdp.words(report, found))}"
+    waits = table(*fsdp.groups(report, found), "Waiting by process group") if len(found.groups) > 1 else ""
+    body = f"{policies}{passes}{remarks}{every}{waits}{note(fsdp.words(report, found))}"
     yield Section("shard-units", "FSDP units (traced times)", "FSDP units", body)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from dptune.advice import Report
-from dptune.measured import Missing, Pass, ShardPolicy, ShardUnits, UnitFigures
+from dptune.measured import Missing, Pass, ProcessGroupFigures, ShardPolicy, ShardUnits, UnitFigures, UnitGroup
 from dptune.present.amounts import Hole, data, ns_as_ms, percent, several, shown
 from dptune.present.lines import Line, heading, wrapped
+from dptune.present.process_groups import group_name, rank_list
 from dptune.present.table import Cell, Column, table
 
 _AT_MOST = 8
@@ -23,6 +24,13 @@ _WAITING_WORDS = " Waiting: the part of exposed spent waiting for late ranks."
 _HIDEABLE_WORDS = (
     " Hideable: exposed time, without waiting where that is known, that compute of the unit before (gathers) or after "
     "(reduces) could overlap."
+)
+_GROUPS = (
+    Column("process group", right=False, least=8),
+    Column("ranks", right=False, least=5),
+    Column("collectives", right=False),
+    Column("waiting"),
+    Column("waited for", right=False),
 )
 Table = tuple[Sequence[Column], list[list[Cell]]]
 _MOSTLY = 0.5  # of the gathers of a pass, that are issued ahead
@@ -50,6 +58,12 @@ def fsdp(report: Report, width: int) -> Iterator[Line]:
     if len(in_order) < len(found.rows):
         left = several(len(found.rows) - len(in_order), "row") + " with less exposed time: see --format json"
         yield from wrapped(left, width, "  ", role="dim")
+    if len(found.groups) > 1:
+        yield from table(*groups(report, found), width)
+        if (more := len(found.groups) - _AT_MOST) > 0:
+            yield from wrapped(
+                f"{several(more, 'group')} with less waiting: see --format json", width, "  ", role="dim"
+            )
     for remark in remarks(report, found):
         yield from wrapped(remark, width, "  ", "    " if _on_gpu(report) else "  ")
     yield from wrapped(words(report, found), width, "  ", role="dim")
@@ -76,6 +90,22 @@ def units(report: Report, rows: Sequence[UnitFigures]) -> Table:
     """These units, by themselves."""
     cells = [[row.unit or "(root)", _name(row), _size([row]), *_times(report, [row])] for row in rows]
     return (*_UNITS, *_columns(report)), cells
+
+
+def groups(report: Report, found: ShardUnits) -> Table:
+    """The process groups in which ranks wait longest, and for whom."""
+    most = sorted(found.groups, key=lambda group: -group.waiting_ns)[:_AT_MOST]
+    return _GROUPS, [_waits(group, report.measured.process_groups) for group in found.groups if group in most]
+
+
+def _waits(group: UnitGroup, parallel: Sequence[ProcessGroupFigures]) -> list[Cell]:
+    return [
+        group_name(group.name, parallel),
+        rank_list(group.ranks).removeprefix("ranks "),
+        ", ".join(_KINDS.get(kind, kind) for kind in group.kinds),
+        ns_as_ms(group.waiting_ns),
+        shown(lambda: group.waited_for, lambda rank: f"rank {rank:,} ({percent(group.waited_share)})"),
+    ]
 
 
 def remarks(report: Report, found: ShardUnits) -> Iterator[str]:
