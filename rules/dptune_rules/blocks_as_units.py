@@ -27,6 +27,16 @@ def shard_blocks(run: RunView, sharded: list[str], least_mib: float) -> str:
     )
 
 
+def wrap_blocks(run: RunView) -> str:
+    """What to pass to FullyShardedDataParallel for units of whole blocks; empty without a list of equal blocks."""
+    name, sizes = _blocks(run)
+    if not name:
+        return ""
+    size = digits(max(sizes) / MIB)
+    policy = f"auto_wrap_policy=ModuleWrapPolicy({{{name}}})"
+    return f"Pass `{policy}` to FullyShardedDataParallel ({len(sizes)} of {size} MiB)."
+
+
 def units_of_blocks(run: RunView, sharded: list[str], least_mib: float, where: str | None) -> list[Change]:
     """The same as a change of the line that shards what are units now; none where that line is unknown."""
     name, sizes = _blocks(run)

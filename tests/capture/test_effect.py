@@ -109,3 +109,13 @@ def test_what_only_a_patch_sets_is_read_back():
     assert without_effect({"wrapper": "ddp"}, [Facts(0)]) == {
         "wrapper": "the script wraps no model in DistributedDataParallel or fully_shard"
     }
+
+
+def test_settings_of_fully_shard_say_where_the_script_uses_its_predecessor():
+    flat = Facts(0, fsdp=[FsdpFacts(1, units=2, mesh=[2], reshard_after_forward=True)])
+    for name, value in {"fsdp.forward_prefetch": 2, "fsdp.reshard_after_forward": False, "fsdp.no_sync": True}.items():
+        assert without_effect({name: value}, [flat]) == {
+            name: "dptune changes this for fully_shard (FSDP2) only; the script uses FullyShardedDataParallel (FSDP1)"
+        }
+    (why,) = without_effect({"fsdp.forward_prefetch": 2}, [Facts(0)]).values()
+    assert why == "the script does not call fully_shard"

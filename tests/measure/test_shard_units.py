@@ -131,6 +131,22 @@ def test_a_hook_waits_and_does_not_compute_on_a_cpu(tmp_path):
     assert (gather.unit, gather.direction, gather.hidden_ns, gather.exposed_ns) == ("a", "backward", 0, 30 * US)
 
 
+@pytest.mark.parametrize("name", ["pre_forward", "pre_backward_hook", "post_backward_hook"])
+def test_a_hook_of_fsdp1_waits_on_a_cpu(tmp_path, name):
+    """autograd's operator [10,90) calls the hook [20,60), which waits; copying in, [22,25), is compute."""
+    events = [
+        step(1, 0, 100),
+        step(2, 100, 110),
+        operator(GO_BACK, 10, 90),
+        annotation(f"FullyShardedDataParallel._{name}", 20, 60),
+        operator("aten::copy_", 22, 25),
+        operator("c10d::_allgather_base_", 26, 30),
+        operator("gloo:all_gather", 28, 58, thread=5),
+        operator("aten::mm", 101, 105),
+    ]
+    assert measure_events(tmp_path, events).account.compute_ns == (40 + 3 + 4) * US
+
+
 def test_of_a_recording_of_cards():
     measured = reading.measured(SAMPLES / "ranks-nccl-fsdp")
     found = measured.shard_units

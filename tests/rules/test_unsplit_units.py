@@ -9,7 +9,7 @@ from dptune.runfile.tensors import TensorFacts
 
 @pytest.fixture
 def told(ask, make_measured, make_facts, hand_made):
-    def say(unit_bytes, exposed=0.1, waiting=0.0, device="cuda", tensors=None):
+    def say(unit_bytes, exposed=0.1, waiting=0.0, device="cuda", tensors=None, version=2):
         window_ns = make_measured().account.window_ns
         rows = [
             hand_made.figures(
@@ -30,7 +30,7 @@ def told(ask, make_measured, make_facts, hand_made):
         ]
         whole = {"whole_bytes": sum(unit_bytes.values()), "forward_depth": 0, "backward_depth": 0}
         units = hand_made.figures(ShardUnits, rows=rows, **whole)
-        sharded = FsdpFacts(2, units=len(rows), where="train.py:9", names=list(unit_bytes), mesh=[2])
+        sharded = FsdpFacts(version, units=len(rows), where="train.py:9", names=list(unit_bytes), mesh=[2])
         return ask(
             "DP208", make_measured(shard_units=units, device=device), [make_facts(fsdp=[sharded], tensors=tensors)]
         )
@@ -54,6 +54,17 @@ def test_the_blocks_that_could_be_units(told):
     assert advice.remedy == (
         "Call `fully_shard` on each `Block` (12 of 60 MiB), then on the model, and not on the modules inside."
     )
+
+
+def test_units_of_fsdp1_are_wrapped_by_a_policy(told):
+    """No patch: its line calls FullyShardedDataParallel, not fully_shard."""
+    (advice,) = told({"": 800 * 2**20}, tensors=TensorFacts(block="Block", block_bytes=[60 * 2**20] * 12), version=1)
+    assert advice.remedy == (
+        "Pass `auto_wrap_policy=ModuleWrapPolicy({Block})` to FullyShardedDataParallel (12 of 60 MiB)."
+    )
+    assert advice.changes == []
+    (without_blocks,) = told({"": 800 * 2**20}, version=1)
+    assert without_blocks.remedy == ""
 
 
 def test_quiet(told):

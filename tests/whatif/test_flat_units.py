@@ -14,10 +14,13 @@ import pytest
 from dptune.commands.shared.reading import measured_of
 from dptune.measure.views import view
 from dptune.measured import Missing
+from dptune.present.tui.dials import dials
 from dptune.runfile.communication import FsdpFacts
+from dptune.testing import facts_of
 from dptune.whatif.cpu.replay import step_ns
 from dptune.whatif.cpu.unit_building import read
 from dptune.whatif.cpu.unit_timeline import unit_timeline
+from dptune.whatif.flat_settings import arguments
 from dptune.whatif.gpu.parts import HostParts, Part
 from dptune.whatif.memory.changes import changed as memory_changed
 from dptune.whatif.memory.model import MemoryModel, Moment
@@ -134,7 +137,7 @@ def test_the_memory_of_units_that_are_not_modelled():
     )
     assert memory_changed(model, {"loader.batch_size": 16}).peak == 150 + 80
     for settings in ({"wrapper": "ddp"}, {"optimizer.name": "sgd"}, {"world_size": 4}, {"fsdp.units": 2}):
-        with pytest.raises(Missing, match=r"FullyShardedDataParallel with another [\w.]+ is not modelled"):
+        with pytest.raises(Missing, match=r"FSDP1\), memory is modelled for other batch sizes, not for [\w.]+$"):
             memory_changed(model, settings)
 
 
@@ -148,3 +151,42 @@ def test_gathers_of_backward_passes_are_known_by_their_hooks(recorded):
     gathers = gathers[np.argsort(columns.ts_ns[gathers])]
     found = HostParts.of(viewed).parts(columns.thread[gathers], columns.ts_ns[gathers])
     assert found.tolist() == 4 * [0, 0, Part.REGATHER, Part.REGATHER]
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"wrapper": "ddp"}, "in place of FullyShardedDataParallel (FSDP1) is not predicted"),
+        (
+            {"ddp.bucket_cap_mb": 1.0},
+            "ddp.bucket_cap_mb has no effect: the script uses FullyShardedDataParallel (FSDP1)",
+        ),
+        ({"fsdp.forward_prefetch": 2}, "gathers at most one unit ahead"),
+        ({"fsdp.reshard_after_forward": 2}, "does not reshard to groups of ranks"),
+    ],
+)
+def test_what_fsdp1_does_not_have_is_not_predicted(recorded, changes, why):
+    run, measured = recorded
+    ground = RunModel.of(with_units(run), measured)
+    prediction = ground.predict(changes)
+    assert why in prediction.missing["step_ns"]
+    assert why in ground.lack(changes)
+    assert prediction.known("low_ns") is None
+
+
+def test_changes_are_named_as_fsdp1_calls_them(recorded):
+    run, measured = recorded
+    ground = RunModel.of(with_units(run), measured)
+    changes = {"fsdp.reshard_after_forward": False, "fsdp.no_sync": True}
+    words = "in FullyShardedDataParallel (FSDP1) this is sharding_strategy=ShardingStrategy.SHARD_GRAD_OP"
+    assert f"{words} and model.no_sync()" in ground.predict(changes).assumptions
+    assert not any("FSDP1" in words for words in ground.predict({"loader.num_workers": 2}).assumptions)
+    assert arguments(changes, [facts_of(fsdp=[FsdpFacts(2, mesh=[2])])]) == []
+    assert arguments(changes, []) == []
+
+
+def test_the_full_screen_report_offers_no_ddp_in_place_of_fsdp1(recorded):
+    run, measured = recorded
+    offered = {dial.knob for dial in dials(with_units(run), measured)}
+    assert "fsdp.units" in offered
+    assert "wrapper" not in offered

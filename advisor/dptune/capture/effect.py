@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from math import isclose
 from typing import Any
 
-from dptune.capture.fsdp_effect import OF_UNITS, Explanation, Reading, units_of
+from dptune.capture.fsdp_effect import OF_UNITS, Explanation, Reading, flat_instead, units_of
 from dptune.knobs import ENVIRONMENT, KNOBS, PATCHED, UNKNOWN, Knob, of_change
 from dptune.knobs.ddp import DDP
 from dptune.knobs.loader import LOADER
@@ -52,7 +52,7 @@ def _lacks(name: str, value: Any, rank_facts: Facts) -> str:
         return f"{UNKNOWN}: {str(value)[:_LONGEST]!r} is not a valid value"
     if not there:
         unread = rank_facts.unread.get(_recorded_as(name)) or _freed(name, rank_facts)
-        return f"unknown: {unread}" if unread else nothing
+        return f"unknown: {unread}" if unread else flat_instead(name, rank_facts) or nothing
     other = [actual for actual in there if actual != value]
     if not other:
         return ""

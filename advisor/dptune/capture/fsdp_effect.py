@@ -94,3 +94,10 @@ OF_UNITS: Mapping[str, Reading] = {
     "fsdp.within_hosts": _within_hosts,
     "fsdp.offload_policy": _offloads,
 }
+
+
+def flat_instead(name: str, rank_facts: Facts) -> str:
+    """Why a setting of units is not in force where FullyShardedDataParallel makes them; empty where it does not."""
+    if not name.startswith("fsdp.") or not any(fsdp.version == 1 for fsdp in rank_facts.fsdp):
+        return ""
+    return "dptune changes this for fully_shard (FSDP2) only; the script uses FullyShardedDataParallel (FSDP1)"

@@ -15,6 +15,7 @@ from dptune.measure.communication.clocks import Clock, matched
 from dptune.measure.communication.collectives import heard
 from dptune.measure.communication.lag import Track, comparable, lateness
 from dptune.measure.communication.matching import Exchange, RankCalls, match
+from dptune.measure.communication.mesh_groups import in_mesh
 from dptune.measure.communication.one_run import not_of_one_run
 from dptune.measure.communication.waiting import splits
 from dptune.measure.device.accounts import device_figures, device_timeline
@@ -64,7 +65,9 @@ class Across(Exchanges):
 def exchanges_of(run: Run, views: Sequence[RankView]) -> Exchanges:
     """Match the collectives of all ranks."""
     ran = {
-        (view.rank, device.operations.device): collective_calls(view, device)
+        (view.rank, device.operations.device): in_mesh(
+            view, device, collective_calls(view, device), run.facts.get(view.rank)
+        )
         for view in views
         for device in view.devices
     }

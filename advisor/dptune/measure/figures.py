@@ -46,7 +46,7 @@ from dptune.measure.inferred import inferred_accumulation, inferred_facts, infer
 from dptune.measure.outliers.devices import kernel_times
 from dptune.measure.outliers.figures import FEW, outliers
 from dptune.measure.rank_figures import rank_figures
-from dptune.measure.shard_units.figures import NO_UNITS, shard_units
+from dptune.measure.shard_units.figures import shard_units
 from dptune.measure.steps import accumulation, groups, input_wait, noise, steady, tails
 from dptune.measure.steps import times as steptime
 from dptune.measure.synchronous import uneven_steps
@@ -130,6 +130,7 @@ def measure(
     passes = _accumulation(run, read, together, no_steps)
     read_account = accounts.total([device for view in read_accounted for device in together.devices.get(view.rank, [])])
     overlapped = None if read_account is None else overlap.overlap(windowed, together.ran, phased, read_account)
+    units, no_units = shard_units(windowed, phased, together.calls, together.exchanges, run.facts)
     parallel = process_groups.process_groups(viewed, overlapped.rows if overlapped else [], world_size)
     replicas = process_groups.replicas(parallel, world_size)
     samples, no_samples = _samples(run, read, together, inferred or not_inferred, passes, replicas, source, given)
@@ -194,8 +195,8 @@ def measure(
             (phased if isinstance(phased, str) else sharding.NOT_SHARDED) if windowed else no_steps,
         ),
         "shard_units": (
-            shard_units(windowed, phased, together.calls, together.exchanges, run.facts) if windowed else None,
-            NO_UNITS if windowed else no_steps,
+            units,
+            no_units if windowed else no_steps,
         ),
         "attribution": (
             attribution.attribution(detail, next(iter(stepped), None)),

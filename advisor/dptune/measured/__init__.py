@@ -76,7 +76,7 @@ from dptune.measured.load import LoadFigures
 from dptune.measured.naming import short_name
 from dptune.measured.place import Place
 from dptune.measured.run import Loss, Measured, RankFigures
-from dptune.measured.shard_units import Pass, ShardPolicy, ShardUnits, UnitFigures
+from dptune.measured.shard_units import FlatPolicy, Pass, ShardPolicy, ShardUnits, UnitFigures, UnitGroup
 from dptune.measured.steps import (
     CUT_SHORT,
     AccumulationFigures,
@@ -155,6 +155,7 @@ __all__ = [
     "EfficiencyFigures",
     "Figure",
     "Figures",
+    "FlatPolicy",
     "FlopKind",
     "FullSort",
     "FunctionOperators",
@@ -224,6 +225,7 @@ __all__ = [
     "UnalignedProduct",
     "UncachedGeneration",
     "UnitFigures",
+    "UnitGroup",
     "UpsampledConvolution",
     "UserCodeFigures",
     "WaitSite",

@@ -127,7 +127,7 @@ class Measured(Figures):
         ABSENT, description="copies of reduced gradients out of DDP's buckets"
     )
     sharding: Figure[ShardingFigures] = Field(ABSENT, description="the time that FSDP takes in the steps")
-    shard_units: Figure[ShardUnits] = Field(ABSENT, description="what each unit of fully_shard sends in each pass")
+    shard_units: Figure[ShardUnits] = Field(ABSENT, description="what each unit of FSDP sends in each pass")
     attribution: Figure[AttributionFigures] = Field(ABSENT, description="compute by place in the script")
     user_code: Figure[UserCodeFigures] = Field(
         ABSENT, description="functions of the user that take host time outside of the training computation"

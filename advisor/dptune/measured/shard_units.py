@@ -14,10 +14,10 @@ Pass = Literal["forward", "backward"]
 class UnitFigures(Figures):
     """Collectives of one kind that one unit issues in one pass: sums over the steps of every rank, if nothing else.
 
-    A unit is what one call of fully_shard groups.
+    A unit is what one call of fully_shard groups, or a module wrapped by FullyShardedDataParallel.
     """
 
-    unit: str = Field(description="path of the unit in the model; empty for the root")
+    unit: str = Field(description="path of the unit in the model; empty for the root; `#N` where units are numbered")
     direction: Pass = Field(description="the pass that needs the parameters or computed the gradients")
     kind: str = Field(description="all_gather, reduce_scatter, or all_reduce between replicas")
     message_bytes: Figure[int] = Field(ABSENT, description="of one call: the whole unit, gathered or to be reduced")
@@ -47,10 +47,19 @@ class UnitFigures(Figures):
         return self.exposed_ns - (self.known("waiting_ns") or 0)
 
 
+class FlatPolicy(Model):
+    """Arguments that only FullyShardedDataParallel has."""
+
+    sharding_strategy: str | None = Field(description="FULL_SHARD, SHARD_GRAD_OP, HYBRID_SHARD, ...")
+    backward_prefetch: str | None = Field(description="BACKWARD_PRE or BACKWARD_POST; null for none")
+    forward_prefetch: bool = Field(description="whether each unit's hook gathers the next one in forward passes")
+    limit_all_gathers: bool = Field(description="whether the host waits before it gathers more than two units ahead")
+
+
 class ShardPolicy(Model):
     """Units that one line of the script shards alike, as they were recorded."""
 
-    where: str | None = Field(description="the line that calls fully_shard")
+    where: str | None = Field(description="the line that calls fully_shard or FullyShardedDataParallel")
     units: int = Field(description="calls of it that group parameters")
     modules: list[str] = Field(description="classes of the sharded modules")
     largest_bytes: int = Field(description="of its largest unit, gathered; 0 where sizes were not recorded")
@@ -63,13 +72,31 @@ class ShardPolicy(Model):
     offload: str | None = Field(description="the class of the offload policy; null for none")
     forward_prefetch: int = Field(description="units that a unit was set to prefetch in forward passes")
     backward_prefetch: int = Field(description="the same in backward passes; 0 for torch's default, the next one")
+    flat: FlatPolicy | None = Field(None, description="of FullyShardedDataParallel (FSDP1); null for fully_shard")
+
+
+class UnitGroup(Figures):
+    """A process group in which units communicate, and who is waited for in it."""
+
+    name: str = Field(description="name of the group; empty where the trace names none")
+    ranks: list[int] = Field(description="its ranks")
+    kinds: list[str] = Field(description="the collectives of units in it")
+    waiting_ns: int = Field(description="exposed time that waits for a late rank, per rank and step")
+    waited_for: Figure[int] = Field(ABSENT, description="the rank that most of its waiting is for")
+    waited_share: Figure[float] = Field(ABSENT, description="waiting for that rank / waiting in the group")
 
 
 class ShardUnits(Figures):
     """The units of FSDP in the order in which they run, the forward pass first."""
 
     rows: list[UnitFigures] = Field(description="by unit, pass and kind")
+    numbered: bool = Field(
+        False, description="neither trace nor facts name the units: #N is the Nth that runs in forward passes"
+    )
     policies: list[ShardPolicy] = Field(default_factory=list, description="how they are sharded; empty without facts")
+    groups: list[UnitGroup] = Field(
+        default_factory=list, description="groups whose collectives were matched on all ranks, by rank"
+    )
     forward_depth: int = Field(description="the most units that a forward pass gathers ahead of the one that runs")
     backward_depth: int = Field(description="the same of a backward pass")
     forward_compute_ns: int = Field(

@@ -51,11 +51,11 @@ def _dimensions(group: ProcessGroupFigures) -> str:
 
 def _row(group: ProcessGroupFigures) -> str:
     ranks = group.known("ranks")
-    where = _ranks(ranks) if ranks else several(group.size, "rank")
+    where = rank_list(ranks) if ranks else several(group.size, "rank")
     return f"{group.name}: {_dimensions(group)}, {where} ({group.confidence} confidence: {group.basis})"
 
 
-def _ranks(ranks: Sequence[int]) -> str:
+def rank_list(ranks: Sequence[int]) -> str:
     """`ranks 0-3`, `ranks 0-6 in steps of 2`, or each of a few."""
     strides = {after - before for before, after in itertools.pairwise(ranks)}
     if len(ranks) > 2 and len(strides) == 1:

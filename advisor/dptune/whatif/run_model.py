@@ -25,7 +25,7 @@ from dptune.measured import Measured, Missing
 from dptune.predicted import BucketSize, Prediction, WhatIf, missed
 from dptune.runfile.facts import Facts
 from dptune.trace.run import Run
-from dptune.whatif import needed_facts, traced_steps
+from dptune.whatif import flat_settings, needed_facts, traced_steps
 from dptune.whatif.assumptions import assumed
 from dptune.whatif.blocks import as_units
 from dptune.whatif.bounds import bounded
@@ -157,6 +157,7 @@ class RunModel:
                 for name, value in as_units(changes, self.facts).items()
                 if name == "ddp.bucket_cap_mb" or name not in KNOBS or not in_force(name, value, self.facts)
             }
+            flat_settings.check(new, self.facts)
             other, difference = self._difference(self.model, new, self._unchanged_ns)
             off = [self._off(group, new, difference) for group in self._variants_ns]
             ends, apart = list[Program](), (0.0, 0.0)
@@ -182,7 +183,7 @@ class RunModel:
         if by_host:
             estimate_ns, below_ns = traced_steps.least_of_devices_ns(self.model, self.step_ns, min(floors)), 0.0
         low_ns, predicted_ns, high_ns = interval(estimate_ns, below_ns, above_ns, floors, self._least_ns(new))
-        assumptions = assumed(self.model, new, self.traced)
+        assumptions = [*assumed(self.model, new, self.traced), *flat_settings.arguments(new, self.facts)]
         batch = None if other.samples is None else round(other.samples)
         if why:
             known = {"global_batch": batch, "low_ns": round(low_ns), "assumptions": assumptions}
@@ -206,6 +207,7 @@ class RunModel:
         """Why neither a step nor a bound is known with these changes, as far as it takes no replay; else empty."""
         try:
             wanted = as_units(changes, self.facts)
+            flat_settings.check(wanted, self.facts)
             if isinstance(self.model, Program):
                 gpu_changed(self.model, wanted)
             else:

@@ -2,8 +2,8 @@
 
 ## What it measures
 
-On GPUs, units of `fully_shard`: the unit that gathers the most bytes, its share of all gathered bytes, and the exposed
-communication of its collectives in a step.
+On GPUs, units of `fully_shard` or FullyShardedDataParallel: the unit that gathers the most bytes, its share of all
+gathered bytes, and the exposed communication of its collectives in a step.
 
 ## Why it matters
 
@@ -14,7 +14,8 @@ unsharded at once, so sharding saves little memory.
 ## What to change
 
 Apply `fully_shard` to each transformer block or stage first, then to the root module, which takes the parameters that
-are left. `fully_shard` on the root alone makes one unit of the whole model.
+are left. `fully_shard` on the root alone makes one unit of the whole model. FullyShardedDataParallel makes a unit of
+each block with `auto_wrap_policy=ModuleWrapPolicy({Block})`.
 
 The upper bound is the exposed communication of that unit's collectives.
 
@@ -36,7 +37,7 @@ from collections.abc import Iterator
 from dptune.advice import Advice, Evidence
 from dptune.measured import digits
 from dptune.rule import Rule, RunView, Threshold
-from dptune_rules.blocks_as_units import shard_blocks, units_of_blocks
+from dptune_rules.blocks_as_units import shard_blocks, units_of_blocks, wrap_blocks
 from dptune_rules.known import known
 
 MIB = 2**20
@@ -81,7 +82,9 @@ def check(run: RunView) -> Iterator[Advice]:
         return
     part = gathered[largest] / whole_bytes
     name = f"unit {largest}" if largest else "root unit"
-    where = next((fsdp.where for fsdp in run.any_facts().fsdp if largest in fsdp.names), None)
+    sharded = run.any_facts("fsdp").fsdp
+    where = next((fsdp.where for fsdp in sharded if largest in fsdp.names), None)
+    flat = all(fsdp.version == 1 for fsdp in sharded)
     yield Advice(
         rule=RULE.code,
         slug=RULE.name,
@@ -90,8 +93,8 @@ def check(run: RunView) -> Iterator[Advice]:
         title=f"The {name} gathers {100 * part:.0f} % of the parameters at once, and {100 * share:.0f} % of a step is "
         "its exposed communication: shard its blocks separately",
         why="A unit computes after all of it is gathered; only the compute of other units can overlap that.",
-        changes=units_of_blocks(run, [], 0.0, where),
-        remedy=shard_blocks(run, [], 0.0),
+        changes=[] if flat else units_of_blocks(run, [], 0.0, where),
+        remedy=wrap_blocks(run) if flat else shard_blocks(run, [], 0.0),
         saves=run.bound(0.0, share, "the exposed communication of that unit's collectives"),
         confidence="medium",
         evidence=[

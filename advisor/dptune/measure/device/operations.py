@@ -54,7 +54,10 @@ _OLD_RANGE = re.compile(r"^(?!.*Backward)[^:]+$")
 COMPILING = re.compile(r" \(dynamo_timed\)$")
 # What only threads of the script do, or autograd's for it.
 _SCRIPT = re.compile(rf"{ENCLOSING.pattern}|{COLLECTIVE_CALL.pattern}|^autograd::engine::")
-_SHARD_HOOK = re.compile(r"FSDP::(all_gather|post_backward_reduce)(?: \(.*\))?$")
+_SHARD_HOOK = re.compile(
+    r"FSDP::(all_gather|post_backward_reduce)(?: \(.*\))?$"
+    r"|FullyShardedDataParallel\._(pre_forward|pre_backward_hook|post_backward_hook)$"
+)
 _POINT_TO_POINT = re.compile(r"^(gloo|mpi|ucc):(send|recv)")
 
 MOST_LOST = 0.01  # of launches without an operation, or of operations of an impossible time, in a trace to be trusted

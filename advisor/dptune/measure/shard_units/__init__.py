@@ -1,1 +1,1 @@
-"""The units of fully_shard: what each sends in each pass, and what of it compute could overlap."""
+"""The units of FSDP: what each sends in each pass, and what of it compute could overlap."""

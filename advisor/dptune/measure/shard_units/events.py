@@ -2,8 +2,8 @@
 
 `FSDP::all_gather (layers.0)` and `FSDP::post_backward_reduce (layers.0)` enclose the calls that issue collectives;
 `FSDP::pre_forward (layers.0)` and `FSDP::pre_backward (layers.0)` start before the unit computes in that pass. Ranges
-of the root name no unit, and FullyShardedDataParallel names none. In a trace without ranges of reductions, a
-reduce-scatter belongs to the unit that started last.
+of the root name no unit, and FullyShardedDataParallel names none (`flat_events`). In a trace without ranges of
+reductions, a reduce-scatter belongs to the unit that started last.
 """
 
 from __future__ import annotations
@@ -44,7 +44,10 @@ class UnitEvent(NamedTuple):
 
 
 class UnitCall(NamedTuple):
-    """A collective of a unit: the place of its operation on the device, and when the host issued it."""
+    """A collective of a unit: the place of its operation on the device, and when the host issued it.
+
+    `behind`: it was issued after the unit that runs before it.
+    """
 
     place: int
     call: Call
@@ -52,6 +55,19 @@ class UnitCall(NamedTuple):
     step: int
     direction: Pass
     unit: str
+    behind: bool = False
+
+
+class UnitEvents(NamedTuple):
+    """Of one rank: when units start passes, when they may be freed, and their collectives in the order of issuing.
+
+    `numbered`: the units have no names.
+    """
+
+    starts: list[UnitEvent]
+    frees: list[UnitEvent]
+    calls: list[UnitCall]
+    numbered: bool = False
 
 
 def starts(columns: Columns, steps: Sequence[Step]) -> list[UnitEvent]:
@@ -101,9 +117,8 @@ def _last_before(time_ns: int, begun: Sequence[UnitEvent]) -> UnitEvent | None:
 
 def _events(columns: Columns, pattern: re.Pattern[str], steps: Sequence[Step]) -> list[UnitEvent]:
     rows = columns.rows(RANGE_CATEGORIES, pattern.match)
-    step_of = _step_of(columns.ts_ns[rows], steps)
     found = []
-    for row, step in zip(rows.tolist(), step_of.tolist(), strict=True):
+    for row, step in zip(rows.tolist(), step_of(columns.ts_ns[rows], steps).tolist(), strict=True):
         named = pattern.match(columns.name(row))
         if named is not None and step != OUTSIDE:
             direction: Pass = "forward" if named["direction"] == "forward" else "backward"
@@ -111,7 +126,8 @@ def _events(columns: Columns, pattern: re.Pattern[str], steps: Sequence[Step]) -
     return sorted(found)
 
 
-def _step_of(time_ns: Ints, steps: Sequence[Step]) -> Ints:
+def step_of(time_ns: Ints, steps: Sequence[Step]) -> Ints:
+    """The index of the step that each moment lies in, else OUTSIDE."""
     at = np.searchsorted(np.array([step.start_ns for step in steps], dtype=np.int64), time_ns, side="right") - 1
     ends = np.array([step.end_ns for step in steps], dtype=np.int64)
     inside = (at >= 0) & (time_ns < ends[at])

@@ -12,17 +12,21 @@ import numpy as np
 
 from dptune.measure.communication.calls import Call
 from dptune.measure.communication.matching import Exchange, RankCalls
-from dptune.measure.device.phases import OPTIMIZER, DeviceTimeline, Phased, bounds
+from dptune.measure.device.phases import OPTIMIZER, DeviceTimeline, Phased
 from dptune.measure.host.launches import UNLAUNCHED
-from dptune.measure.intervals import Intervals, Mask, first_begun
-from dptune.measure.shard_units.events import UnitCall, UnitEvent, calls_of_units, frees, starts
-from dptune.measure.shard_units.policies import policies
-from dptune.measured import Pass, ShardUnits, UnitFigures
+from dptune.measure.intervals import Intervals, Mask
+from dptune.measure.shard_units.events import UnitCall, UnitEvent, UnitEvents, calls_of_units, frees, starts
+from dptune.measure.shard_units.flat_events import UNEVEN, flat_events
+from dptune.measure.shard_units.groups import groups_of
+from dptune.measure.shard_units.in_flight import InFlight
+from dptune.measure.shard_units.policies import flat_names, policies
+from dptune.measure.views import DeviceView, RankView
+from dptune.measured import Missing, Pass, ShardUnits, UnitFigures
 from dptune.runfile.communication import FsdpFacts
 from dptune.runfile.facts import Facts
 from dptune.trace.kernels import Work
 
-NO_UNITS = "the trace has no ranges of fully_shard, which name its units"
+NO_UNITS = "the trace has no ranges of fully_shard or FullyShardedDataParallel around collectives"
 _NO_SIZE = "the trace does not show the size of each message"
 _NO_FREEING = "the trace does not show when units are freed, or how large they are"
 _NOT_GATHERED = "only all-gathers are issued ahead"
@@ -56,23 +60,46 @@ def shard_units(
     ranks: Sequence[RankCalls],
     exchanges: Sequence[Exchange],
     facts: Mapping[int, Facts],
+) -> tuple[ShardUnits | None, str]:
+    """The units of every rank, else None and the reason. `ranks`: the collectives in steps."""
+    try:
+        names = flat_names(facts)
+        found = [_events_of(view, device, ranks, names) for view, device, _ in spent]
+    except Missing as missing:
+        return None, missing.reason
+    counts = {len({start.unit for start in events.starts}) for events in found if events.numbered}
+    return (None, UNEVEN) if len(counts) > 1 else (_figures_of(spent, found, phased, exchanges, facts), NO_UNITS)
+
+
+def _events_of(view: RankView, device: DeviceView, ranks: Sequence[RankCalls], names: Sequence[str]) -> UnitEvents:
+    """What units of either FSDP do on a device; of a trace with both, those of fully_shard."""
+    of_device = [each for each in ranks if (each.rank, each.device) == (view.rank, device.operations.device)]
+    calls = {call.row: call for each in of_device for call in each.calls}
+    if sent := calls_of_units(view, device, calls):
+        return UnitEvents(starts(view.columns, view.steps), frees(view.columns, view.steps), sent)
+    return flat_events(view, device, calls, names) or UnitEvents([], [], [])
+
+
+def _figures_of(
+    spent: Sequence[DeviceTimeline],
+    found: Sequence[UnitEvents],
+    phased: Phased | str,
+    exchanges: Sequence[Exchange],
+    facts: Mapping[int, Facts],
 ) -> ShardUnits | None:
-    """The units of every rank; None where no trace names any. `ranks`: the collectives in steps."""
+    """`found`: what the units of each device do."""
     rows: defaultdict[_Key, _Row] = defaultdict(_Row)
     last = _last_ranks(exchanges)
     depths: Counter[Pass] = Counter()
     sizes, reduced = _recorded_sizes(facts), _reduced_sizes(facts)
     computed: Counter[Pass] = Counter()
     held: list[int] = []
-    for at, spent_by in enumerate(spent):
+    for at, (spent_by, (begun, freed, sent, _)) in enumerate(zip(spent, found, strict=True)):
         view, device, _ = spent_by
         name = device.operations.device
-        of_device = [each for each in ranks if (each.rank, each.device) == (view.rank, name)]
-        sent = calls_of_units(view, device, {call.row: call for each in of_device for call in each.calls})
         if not sent:
             continue
         sizes = sizes or _sizes(sent)
-        begun = starts(view.columns, view.steps)
         updating = None if isinstance(phased, str) else phased.operations[at] == OPTIMIZER
         compute_ns = _compute(spent_by, begun, updating)
         for start, ns in zip(begun, compute_ns, strict=True):
@@ -89,7 +116,7 @@ def shard_units(
             if each.call.kind == _GATHER:
                 depths[each.direction] = max(depths[each.direction], depth)
         _add_times(rows, spent_by, sent)
-        if freed := frees(view.columns, view.steps):
+        if freed:
             held.append(_held_bytes(sent, freed, sizes))
     if not rows:
         return None
@@ -102,6 +129,8 @@ def shard_units(
             "whole_bytes": (sum(sizes.values()) if sized else None, _NO_SIZE),
         },
         policies=policies(facts),
+        groups=groups_of(spent, [events.calls for events in found], exchanges),
+        numbered=any(events.numbered for events in found),
         rows=[_figures(key, rows[key], steps, {_GATHER: sizes, _REDUCE: reduced}) for key in order],
         forward_depth=depths["forward"],
         backward_depth=depths["backward"],
@@ -184,14 +213,18 @@ def _neighbour(call: UnitCall, begun: Sequence[UnitEvent]) -> tuple[int | None, 
         if own is None:
             return None, 0
         before = own - 1 if own and begun[own - 1].step == call.step else None
-        return before, max(0, own - after + 1)
+        ahead = {start.time_ns for start in begun[after : own + 1]}  # units that return one tensor start together
+        return before, max(0, len(ahead) - call.behind)
     return (after if after < len(begun) and begun[after].step == call.step else None), 0
 
 
 def _own_start(call: UnitCall, begun: Sequence[UnitEvent], after: int) -> int | None:
     """The start that needs a gather: the one that it is issued in, else the next of its unit in that pass."""
-    if after and (begun[after - 1].unit, begun[after - 1].direction) == (call.unit, call.direction):
-        return after - 1
+    for at in range(after - 1, -1, -1):
+        if begun[at].time_ns < begun[after - 1].time_ns:
+            break
+        if (begun[at].unit, begun[at].direction) == (call.unit, call.direction):
+            return at
     for at in range(after, len(begun)):
         start = begun[at]
         if start.step != call.step:
@@ -202,27 +235,14 @@ def _own_start(call: UnitCall, begun: Sequence[UnitEvent], after: int) -> int | 
 
 
 def _add_times(rows: Mapping[_Key, _Row], spent_by: DeviceTimeline, sent: Sequence[UnitCall]) -> None:
-    """Hidden and exposed time of each row; of several collectives in flight the time counts for the first."""
-    view, device, timeline = spent_by
-    columns, operations = view.columns, device.operations
-    begin, end = bounds(device.windows)
-    exchanging = operations.work == Work.COMMUNICATION
-    number_of = {place: number for number, place in enumerate(np.flatnonzero(exchanging).tolist())}
-    events = operations.rows[exchanging]
-    since, until = first_begun(columns.ts_ns[events], columns.ends(events))
-    numbers: defaultdict[_Key, list[int]] = defaultdict(list)
+    """Hidden and exposed time of each row."""
+    flight = InFlight(spent_by)
+    places: defaultdict[_Key, list[int]] = defaultdict(list)
     for each in sent:
-        numbers[each.direction, each.unit, each.call.kind].append(number_of[each.place])
-    for key, places in numbers.items():
-        pieces = Intervals.union(since[places], until[places])
-        hidden_ns, waiting_ns, unsplit_ns, whole_ns = (
-            int(part.lengths(begin, end).sum())
-            for part in (
-                pieces & timeline.classes["compute_ns"],
-                pieces & timeline.classes["exposed_waiting_ns"],
-                pieces & timeline.classes["exposed_unsplit_ns"],
-                pieces,
-            )
+        places[each.direction, each.unit, each.call.kind].append(each.place)
+    for key, of_row in places.items():
+        whole_ns, hidden_ns, waiting_ns, unsplit_ns = flight.lengths_ns(
+            of_row, "compute_ns", "exposed_waiting_ns", "exposed_unsplit_ns"
         )
         rows[key].hidden_ns += hidden_ns
         rows[key].exposed_ns += whole_ns - hidden_ns

@@ -1,4 +1,4 @@
-"""Units of fully_shard: how they are sharded, what each pass sends for them, and each unit by itself."""
+"""Units of FSDP: how they are sharded, what each pass sends for them, and each unit by itself."""
 
 from __future__ import annotations
 
@@ -11,13 +11,16 @@ from dptune.present.sections import fsdp
 
 
 def shard_units(report: Report) -> Iterator[Section]:
-    """The passes with all units together, then every unit. Nothing of a run without units."""
+    """The passes with all units together, then every unit. Nothing of a run without FSDP."""
     found = report.measured.known("shard_units")
     if found is None:
+        if why := fsdp.no_table(report):
+            yield Section("shard-units", "FSDP units (traced times)", "FSDP units", paragraph(why))
         return
     policies = "".join(paragraph(fsdp.policy_words(policy)) for policy in found.policies)
     passes = table(*fsdp.sums(report, found), "FSDP units by pass")
     remarks = "".join(paragraph(remark) for remark in fsdp.remarks(report, found))
     every = table(*fsdp.units(report, found.rows), "FSDP units")
-    body = f"{policies}{passes}{remarks}{every}{note(fsdp.words(report, found))}"
+    waits = table(*fsdp.groups(report, found), "Waiting by process group") if len(found.groups) > 1 else ""
+    body = f"{policies}{passes}{remarks}{every}{waits}{note(fsdp.words(report, found))}"
     yield Section("shard-units", "FSDP units (traced times)", "FSDP units", body)

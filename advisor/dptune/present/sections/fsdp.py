@@ -1,13 +1,14 @@
-"""Units of fully_shard: what each pass sends for them, what of it is exposed, and what compute could hide it."""
+"""Units of FSDP: what each pass sends for them, what of it is exposed, and what compute could hide it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
 from dptune.advice import Report
-from dptune.measured import Missing, Pass, ShardPolicy, ShardUnits, UnitFigures
+from dptune.measured import Missing, Pass, ProcessGroupFigures, ShardPolicy, ShardUnits, UnitFigures, UnitGroup
 from dptune.present.amounts import Hole, data, ns_as_ms, percent, several, shown
 from dptune.present.lines import Line, heading, wrapped
+from dptune.present.process_groups import group_name, rank_list
 from dptune.present.table import Cell, Column, table
 
 _AT_MOST = 8
@@ -24,16 +25,28 @@ _HIDEABLE_WORDS = (
     " Hideable: exposed time, without waiting where that is known, that compute of the unit before (gathers) or after "
     "(reduces) could overlap."
 )
+_GROUPS = (
+    Column("process group", right=False, least=8),
+    Column("ranks", right=False, least=5),
+    Column("collectives", right=False),
+    Column("waiting"),
+    Column("waited for", right=False),
+)
 Table = tuple[Sequence[Column], list[list[Cell]]]
 _MOSTLY = 0.5  # of the gathers of a pass, that are issued ahead
 _SMALL = 0.02  # of the compute of a pass: less exposed communication needs no reason
 _KINDS = {"all_gather": "gather", "reduce_scatter": "reduce", "all_reduce": "all-reduce"}
+_USUAL_PREFETCH = "BACKWARD_PRE"  # of FullyShardedDataParallel
+_NUMBERED = " #N: the Nth unit that forward passes run; neither the trace nor the recording names it."
 
 
 def fsdp(report: Report, width: int) -> Iterator[Line]:
-    """The passes with all units together, then the units that are exposed most. Nothing of a run without units."""
+    """The passes with all units together, then the units that are exposed most. Nothing of a run without FSDP."""
     found = report.measured.known("shard_units")
     if found is None:
+        if why := no_table(report):
+            yield from heading("FSDP units", width)
+            yield from wrapped(why, width, "  ")
         return
     yield from heading("FSDP units", width)
     for policy in found.policies:
@@ -45,9 +58,24 @@ def fsdp(report: Report, width: int) -> Iterator[Line]:
     if len(in_order) < len(found.rows):
         left = several(len(found.rows) - len(in_order), "row") + " with less exposed time: see --format json"
         yield from wrapped(left, width, "  ", role="dim")
+    if len(found.groups) > 1:
+        yield from table(*groups(report, found), width)
+        if (more := len(found.groups) - _AT_MOST) > 0:
+            yield from wrapped(
+                f"{several(more, 'group')} with less waiting: see --format json", width, "  ", role="dim"
+            )
     for remark in remarks(report, found):
         yield from wrapped(remark, width, "  ", "    " if _on_gpu(report) else "  ")
     yield from wrapped(words(report, found), width, "  ", role="dim")
+
+
+def no_table(report: Report) -> str:
+    """Why the collectives of FSDP's hooks are not listed by unit; empty where they are, or where there are none."""
+    sharding = report.measured.known("sharding")
+    if report.measured.known("shard_units") is not None or sharding is None or not sharding.communication_ns:
+        return ""
+    why = report.measured.missing["shard_units"]
+    return f"No table by unit: {why}. The section Collectives lists FSDP's collectives by kind and size."
 
 
 def sums(report: Report, found: ShardUnits) -> Table:
@@ -64,6 +92,22 @@ def units(report: Report, rows: Sequence[UnitFigures]) -> Table:
     return (*_UNITS, *_columns(report)), cells
 
 
+def groups(report: Report, found: ShardUnits) -> Table:
+    """The process groups in which ranks wait longest, and for whom."""
+    most = sorted(found.groups, key=lambda group: -group.waiting_ns)[:_AT_MOST]
+    return _GROUPS, [_waits(group, report.measured.process_groups) for group in found.groups if group in most]
+
+
+def _waits(group: UnitGroup, parallel: Sequence[ProcessGroupFigures]) -> list[Cell]:
+    return [
+        group_name(group.name, parallel),
+        rank_list(group.ranks).removeprefix("ranks "),
+        ", ".join(_KINDS.get(kind, kind) for kind in group.kinds),
+        ns_as_ms(group.waiting_ns),
+        shown(lambda: group.waited_for, lambda rank: f"rank {rank:,} ({percent(group.waited_share)})"),
+    ]
+
+
 def remarks(report: Report, found: ShardUnits) -> Iterator[str]:
     """Why passes expose communication, who is waited for, how far units are gathered ahead."""
     if _on_gpu(report):
@@ -77,7 +121,8 @@ def remarks(report: Report, found: ShardUnits) -> Iterator[str]:
 def words(report: Report, found: ShardUnits) -> str:
     """What the columns mean."""
     waits = any(row.known("waiting_ns") is not None for row in found.rows)
-    return _WORDS + (_WAITING_WORDS if waits else "") + (_HIDEABLE_WORDS if _on_gpu(report) else "")
+    columns = _WORDS + (_WAITING_WORDS if waits else "") + (_HIDEABLE_WORDS if _on_gpu(report) else "")
+    return columns + (_NUMBERED if found.numbered else "")
 
 
 def _on_gpu(report: Report) -> bool:
@@ -98,14 +143,21 @@ def policy_words(policy: ShardPolicy) -> str:
     modules = ", ".join(name.removeprefix("FSDP") for name in policy.modules)
     where = f" at {policy.where}" if policy.where else ""
     largest = f", the largest {data(policy.largest_bytes)}" if policy.largest_bytes else ""
+    flat = policy.flat
     settings = {
-        "reshard_after_forward": policy.reshard_after_forward,
+        "sharding_strategy": flat.sharding_strategy if flat else None,
+        "reshard_after_forward": None if flat else policy.reshard_after_forward,
         "param_dtype": policy.parameter_dtype,
         "reduce_dtype": policy.reduce_dtype,
-        "offload_policy": policy.offload,
+        "cpu_offload" if flat else "offload_policy": policy.offload,
         "forward prefetch": policy.forward_prefetch or None,
         "backward prefetch": policy.backward_prefetch or None,
+        "forward_prefetch": True if flat and flat.forward_prefetch else None,
+        "backward_prefetch": flat.backward_prefetch or "None" if flat else None,
+        "limit_all_gathers": False if flat and not flat.limit_all_gathers else None,
     }
+    if flat and flat.backward_prefetch == _USUAL_PREFETCH:
+        del settings["backward_prefetch"]
     given = ", ".join(f"{name}={value}" for name, value in settings.items() if value is not None)
     mesh = "x".join(map(str, policy.mesh))
     return f"{several(policy.units, 'unit')} ({modules}){where}{largest}: mesh {mesh}, {given or 'defaults'}."
@@ -181,7 +233,9 @@ def _waited_for(found: ShardUnits) -> str:
 
 
 def _ahead(found: ShardUnits) -> str:
-    """How far units are gathered ahead, and what that holds in memory."""
+    """How far units are gathered ahead, and what that holds in memory; nothing of units that are never gathered."""
+    if not any(row.kind == "all_gather" for row in found.rows):
+        return ""
     depths = f"Units gathered ahead: at most {found.forward_depth:,} in forward passes, "
     depths += f"{found.backward_depth:,} in backward passes."
     try:

@@ -84,7 +84,8 @@ def _of_units(run: Run, units: int) -> Iterator[Dial]:
         counts: tuple[Value, ...] = (*sorted({1, max(1, units // 2)} - {units}),)
         yield Dial("fsdp.units", "units", (*counts, UNCHANGED, 2 * units), str(units))
     yield Dial("fsdp.reduce_dtype", "gradients sent as", (UNCHANGED, "bf16"))
-    yield Dial("wrapper", "wrapper", (UNCHANGED, "ddp"), "fsdp")
+    if any(fsdp.version == 2 for facts in run.facts.values() for fsdp in facts.fsdp):
+        yield Dial("wrapper", "wrapper", (UNCHANGED, "ddp"), "fsdp")
     yield from _of_loader(run)
     yield Dial("fsdp.no_sync", "reduce once per step", (UNCHANGED, True))
 

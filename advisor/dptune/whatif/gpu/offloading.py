@@ -17,6 +17,7 @@ from dptune.whatif.gpu.editing import with_edges, with_new
 from dptune.whatif.gpu.graph import Edge, Kind
 from dptune.whatif.gpu.optimizing import UNKNOWN
 from dptune.whatif.gpu.program import Program
+from dptune.whatif.gpu.sharding import NO_UNITS
 
 # Of pinned memory over PCIe: third generation shared by two GPUs, fourth, fifth. Source: PCI-SIG, 16 lanes.
 _BYTES_PER_NS = Assumed(6.0, 22.0, 50.0)
@@ -30,7 +31,7 @@ def offloaded(program: Program, value: Value, side: Side) -> Program:
     if not value:
         raise Missing("a GPU trace does not show how long updates on the device would take")
     if not program.gathers:
-        raise Missing("the trace has no ranges of fully_shard around all-gathers")
+        raise Missing(NO_UNITS)
     if not any(edge.kind == Kind.UPDATE for edges in program.edges for edge in edges):
         raise Missing(UNKNOWN)
     shards = _shards(program)

@@ -17,7 +17,7 @@ from dptune.whatif.gpu.parts import Part, having
 from dptune.whatif.gpu.precision import half_precision
 from dptune.whatif.gpu.program import Program
 
-NO_UNITS = "the trace has no ranges of fully_shard around all-gathers"
+NO_UNITS = "the trace has no ranges of fully_shard around all-gathers (FullyShardedDataParallel writes none)"
 _HALVED = ("float", "float32", "fp32")
 
 

@@ -42,7 +42,9 @@ def changed(model: MemoryModel, changes: Mapping[str, Value]) -> MemoryModel:
     """The memory with these changes together; raises Missing for one that is not known to leave it or to change it."""
     for name, value in sorted(changes.items(), key=lambda change: _ORDER.get(change[0], 0)):
         if model.flat and name in CHANGES and name not in _OF_FLAT:
-            raise Missing(f"the memory of FullyShardedDataParallel with another {name} is not modelled")
+            raise Missing(
+                f"of FullyShardedDataParallel (FSDP1), memory is modelled for other batch sizes, not for {name}"
+            )
         if name in CHANGES:
             model = CHANGES[name](model, value)
         elif not name.startswith(_UNCHANGED):

@@ -209,13 +209,14 @@ def _paths(units: list[Any]) -> dict[int, str]:
 
 def _fsdp1(unit: Any, where: str | None, path: str) -> FsdpFacts:
     prefetch, mixed = unit.backward_prefetch, unit.mixed_precision
+    between = getattr(unit, "_inter_node_pg", None)  # of HYBRID_SHARD: the replicas
     facts = FsdpFacts(
         1,
         units=1,
         where=where,
         modules=[type(unit.module).__name__],
         strategy=unit.sharding_strategy.name,
-        mesh=[unit.process_group.size()],
+        mesh=[*([] if between is None else [between.size()]), unit.process_group.size()],
         reshard_after_forward=unit.sharding_strategy.name in ("FULL_SHARD", "HYBRID_SHARD"),
         parameter_dtype=_dtype(mixed.param_dtype),
         reduce_dtype=_dtype(mixed.reduce_dtype),
