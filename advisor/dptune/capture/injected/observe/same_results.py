@@ -30,6 +30,7 @@ import torch
 from torch import overrides
 from torch.overrides import TorchFunctionMode
 
+from dptune.capture.injected.observe.compared_values import agree, largest_of, some_inputs, some_values
 from dptune.capture.injected.observe.histories import JOINING
 from dptune.capture.injected.observe.places import OURS, TORCHS, Places, function_name, is_the_users, users_place
 from dptune.capture.injected.observe.value_numbers import ValueNumbers
@@ -39,7 +40,6 @@ _STEPS = 3  # that are watched: the first has nothing to be compared with
 _CALLS = 20_000  # of a step; scripts with more are not watched
 _LEAST_NS = 20_000  # of a call whose results are compared: what takes less costs mainly the call
 _LEAST_OF_CONSTANTS_NS = 50_000  # of the short calls of a line in a step
-_COMPARED = 256  # values of a result, about
 _KEPT = 2_000  # results of which values are kept, by step
 _NAMED = 3
 OperatorCall = tuple[str, Any, Any, Any]  # its name, arguments, keyword arguments and result
@@ -221,7 +221,7 @@ class SameResults:
         self._numbers.made(args[0] if name == "__setitem__" else result, number)
         if name != "backward":
             self._forward_ns += spent_ns
-        largest = _largest(result)
+        largest = largest_of(result)
         computes = name == "__setitem__" or (largest is not None and not name.startswith("get "))
         if computes and self._is_constant(name, number, largest, spent_ns):
             return
@@ -238,7 +238,7 @@ class SameResults:
         within = not before and first is not None and not largest.requires_grad and len(self._again) < _KEPT
         values = first
         if values is None or within:
-            values = _some_inputs(args) if tests else _some_values(largest)
+            values = some_inputs(args) if tests else some_values(largest)
             self._new_values.setdefault(number, values)
         frame = _users_frame(sys._getframe(3)) if before or within else None
         if frame is not None:
@@ -280,7 +280,7 @@ class SameResults:
         if call.operator in _CASTS and call.number in self._changed:
             return False
         before = self._values.get(call.number) if call.first is None else call.first
-        return call.values is not None and _agree(before, call.values)
+        return call.values is not None and agree(before, call.values)
 
     def _enter(self) -> None:
         """Only below all other modes: leaving one takes off whatever is on top."""
@@ -358,29 +358,6 @@ def _converts(name: str, args: Any, result: torch.Tensor) -> bool:
     """Whether it is a copy of a tensor with another dtype or on another device."""
     given = args[0] if name in _CASTS and args else None
     return isinstance(given, torch.Tensor) and (given.dtype, given.device) != (result.dtype, result.device)
-
-
-def _largest(result: Any) -> torch.Tensor | None:
-    parts = result if isinstance(result, (tuple, list)) else (result,)
-    tensors = [part for part in parts if type(part) is torch.Tensor and part.layout is torch.strided]
-    return max(tensors, key=lambda tensor: tensor.numel(), default=None)
-
-
-def _some_values(tensor: torch.Tensor) -> torch.Tensor:
-    plain = tensor.detach()
-    most = max(1, int(_COMPARED ** (1 / max(1, plain.dim()))))
-    with torch.no_grad():
-        return plain[tuple(slice(None, None, -(-size // most) or 1) for size in plain.shape)].clone()
-
-
-def _some_inputs(args: Any) -> torch.Tensor:
-    """Values of all tensors among the arguments: a fused optimizer changes weights and not their version."""
-    tensors = [each for each in args if isinstance(each, torch.Tensor) and each.layout is torch.strided]
-    return torch.cat([_some_values(tensor).flatten().to("cpu", torch.float64) for tensor in tensors])
-
-
-def _agree(before: torch.Tensor | None, now: torch.Tensor) -> bool:
-    return before is not None and before.shape == now.shape and bool(torch.equal(before.cpu(), now.cpu()))
 
 
 def _facts(times: list[tuple[int, int, list[_Call]]], mixed: Collection[Any]) -> list[SameResultFacts]:
