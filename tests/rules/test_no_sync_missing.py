@@ -291,6 +291,8 @@ def test_recorded_micro_batches_of_two_units(name, reductions):
         reduced = [row for row in measured.overlap.rows if row.kind == "reduce_scatter"]
         share = 3 / 4 * sum(row.exposed_transfer_ns for row in reduced) / measured.account.window_ns
         assert f"the others take {100 * share:.0f} % of a step" in advice.title
+        whole = 3 / 4 * sum(row.communication_ns for row in reduced) / measured.account.window_ns
+        assert 3 / 4 * measured.sharding.reduced_most_share > whole  # hooks and copies besides
 
 
 @pytest.mark.parametrize("fits", ["yes", "no"])

@@ -27,8 +27,8 @@ but the first, on a CPU 1.2 times that.
 
 ## References
 
-- CPU time in turn, one thread, two losses of convolutions, linear layers, a transformer and an LSTM, machine loaded:
-  one pass saved 0.8 to 1.2 times the time of the second in 19 of 22 measurements, 0.99 times in the median.
+- CPU time in turn, one thread, two losses of convolutions, linear layers, a transformer and an LSTM, on a loaded
+  machine: one pass saved 0.8 to 1.2 times the time of the second in 19 of 22 measurements, 0.99 times in the median.
 - torch.autograd.backward, `retain_graph`: https://pytorch.org/docs/stable/generated/torch.autograd.backward.html
 """
 
