@@ -1,5 +1,7 @@
 """Modules that no optimizer trains, on the batch as the loader gives it."""
 
+from types import SimpleNamespace
+
 import pytest
 
 pytest.importorskip("torch", reason="the module that is tested imports it")
@@ -13,14 +15,16 @@ from dptune.capture.injected.observe.tensor_samples import elements
 
 
 class Places:
-    """What a script has made: one optimizer."""
+    """What a script has made: one optimizer, and maybe the Trainer of a library."""
 
     compiled, engine = (), None
 
-    def __init__(self, optimizer):
-        self.optimizer = optimizer
+    def __init__(self, optimizer, trainers=()):
+        self.optimizer, self.trainers = optimizer, trainers
 
     def alive(self, kind):
+        if kind == "Trainer":
+            return self.trainers
         return [self.optimizer] if isinstance(self.optimizer, kind) else []
 
 
@@ -29,13 +33,21 @@ def encoder(*more):
 
 
 def watched(
-    frozen, *, prepare=lambda x: x, gradients=False, steps=3, after_step=lambda frozen: None, ahead=0, copied=False
+    frozen,
+    *,
+    prepare=lambda x: x,
+    gradients=False,
+    steps=3,
+    after_step=lambda frozen: None,
+    ahead=0,
+    copied=False,
+    trainers=(),
 ):
     """The facts of steps that train a head on what a module makes of the batch, which is drawn some `ahead`."""
     head = nn.Linear(4, 2)
     optimizer = torch.optim.SGD(head.parameters(), 0.1)
     calls = ModuleCalls()
-    observer = FrozenFeatures(Places(optimizer), calls)
+    observer = FrozenFeatures(Places(optimizer, trainers), calls)
     calls.begin()
     batches = []
     for step in range(-ahead, steps):
@@ -211,3 +223,18 @@ def test_where_nothing_is_recorded_batches_are_not_looked_at(monkeypatch):
     for _ in range(300):
         observer.drawn(torch.randn(8, 6))
     assert len(looked) == 64
+
+
+@pytest.mark.parametrize(
+    ("trainer", "epochs"),
+    [
+        (SimpleNamespace(state=SimpleNamespace(num_train_epochs=3), args=None), 3),
+        (SimpleNamespace(state=SimpleNamespace(fn="fit"), max_epochs=5, max_steps=-1), 5),
+        (SimpleNamespace(state=SimpleNamespace(fn="fit"), max_epochs=5, max_steps=90), 0),
+        (SimpleNamespace(max_epochs=None, max_steps=-1), 0),
+    ],
+)
+def test_the_epochs_of_a_trainer(trainer, epochs):
+    """As transformers and Lightning have them."""
+    (facts,) = watched(encoder().requires_grad_(False), trainers=[trainer])
+    assert facts.epochs == epochs

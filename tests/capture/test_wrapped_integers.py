@@ -49,6 +49,9 @@ def accumulated():
         (lambda: FRAMES * FRAMES, "mul", 6),
         (lambda: FRAMES.to(torch.int8) * FRAMES.to(torch.int8), "mul", 7),
         (lambda: FRAMES[:1] - FRAMES, "sub", 2),
+        (lambda: (FRAMES.float() * 10).byte(), "convert", 4),
+        (lambda: (FRAMES.int() * 10).to(torch.uint8), "convert", 4),
+        (lambda: (FRAMES.int() - 11).to(dtype=torch.uint8), "convert", 1),
     ],
 )
 def test_results_that_wrap(prepare, operator, wrapped):
@@ -86,6 +89,11 @@ def test_sums_in_place():
         lambda: (FRAMES > 20) ^ (FRAMES > 10),
         lambda: FRAMES - FRAMES,
         lambda: FRAMES.sum(0),
+        lambda: (FRAMES.float() + 0.5).to(torch.uint8),
+        lambda: (FRAMES * 0.5).byte(),
+        lambda: (FRAMES > 20).byte(),
+        lambda: (FRAMES.float() * 10).clamp(0, 255).byte(),
+        lambda: (FRAMES.float() * 10).to(torch.float64),
         lambda: FRAMES.clone().copy_(FRAMES.flip(0)),
     ],
 )

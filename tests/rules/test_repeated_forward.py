@@ -221,6 +221,12 @@ def test_a_frozen_module_with_the_same_input_in_every_step(of_frozen):
     assert of_frozen(frozen(same_inputs=1), device="cuda") == []
 
 
+def test_epochs_that_a_trainer_of_a_library_plans(of_frozen):
+    (advice,) = of_frozen(frozen(epochs=4), epochs=None)
+    assert "in each of 4 epochs" in advice.title
+    assert of_frozen(frozen(epochs=1), epochs=None) == []
+
+
 def test_features_that_take_little(of_frozen):
     assert of_frozen(frozen(0.04)) == []
     assert len(of_frozen(frozen(0.06), frozen(0.055))) == 1

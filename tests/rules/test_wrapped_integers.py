@@ -32,6 +32,14 @@ def test_sums_of_samples_outside_of_functions(advice):
     assert found.fingerprint == "DP413:train.py"
 
 
+def test_a_conversion(advice):
+    (found,) = advice(wrapped(400, "convert"))
+    assert found.title == (
+        "`changes` (train.py:31) converts to uint8: 40 % of the results are outside of 0 to 255 and wrap around"
+    )
+    assert found.remedy == "Clamp the numbers first, or choose a dtype that holds all of them."
+
+
 @pytest.mark.parametrize("facts", [wrapped(0), wrapped(-1), wrapped(operator=""), wrapped(dtype="x")])
 def test_what_cannot_be(advice, facts):
     assert advice(facts) == []

@@ -76,8 +76,8 @@ class FrozenFeatureFacts:
     """A module that no optimizer trains, which computes without gradients on the batch as the loader gives it.
 
     `module` is its path in the model, `where` the line of the script that calls it, `calls` their number;
-    `same_inputs`: how many different inputs it has, if these are the same in every step, else 0. By watched step:
-    `step_ns` its duration, `spent_ns` the host time of the calls.
+    `same_inputs`: how many different inputs it has, if these are the same in every step, else 0. `epochs`: those that a
+    Trainer of a library plans, else 0. By watched step: `step_ns` its duration, `spent_ns` the host time of the calls.
     """
 
     module: str
@@ -86,6 +86,7 @@ class FrozenFeatureFacts:
     step_ns: list[int] = field(default_factory=list)
     spent_ns: list[int] = field(default_factory=list)
     same_inputs: int = 0
+    epochs: int = 0
 
     @property
     def step_share(self) -> float:

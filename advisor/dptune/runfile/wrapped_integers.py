@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 @dataclass
 class WrappedIntegerFacts:
-    """A line of the script that adds, subtracts or multiplies two tensors of a narrow integer dtype.
+    """A line of the script that computes with two tensors of a narrow integer dtype, or converts numbers to one.
 
-    `where` is the line, `function` the function it is in, `operator` is `add`, `sub` or `mul`, and `dtype` that of the
-    result. Of `values` that were computed a second time in int64, `wrapped` differ from the result.
+    `where` is the line, `function` the function it is in, `operator` is `add`, `sub`, `mul` or
+    `convert`, and `dtype` that of the result. Of `values` that were computed a second time in int64, `wrapped` differ
+    from the result.
     """
 
     where: str

@@ -51,18 +51,21 @@ def _of_fixed(rule: Rule, run: RunView, found: FrozenFeatureFacts, impact: Impac
 def frozen_features(rule: Rule, run: RunView, worth: Threshold) -> Iterator[Advice]:
     """Recommend storing the features, if samples are prepared without random numbers, for several epochs."""
     facts = run.any_facts()
-    if run.measured.device_kind != "cpu" or (facts.planned_epochs or 0) < LEAST_EPOCHS:
+    if run.measured.device_kind != "cpu":
         return
     loader = max(facts.loaders, key=lambda loader: loader.batches_drawn or 0, default=None)
     if loader is None or loader.random_samples is not False or loader.iterable:
         return
     for found in [each for each in facts.frozen_features if not each.same_inputs][:1]:
-        if run.impact(found.step_share, worth) is not None:
-            yield _advice(rule, run, worth, found, loader)
+        epochs = max(facts.planned_epochs or 0, found.epochs)
+        if epochs >= LEAST_EPOCHS and run.impact(found.step_share, worth) is not None:
+            yield _advice(rule, run, worth, found, loader, epochs)
 
 
-def _advice(rule: Rule, run: RunView, worth: Threshold, found: FrozenFeatureFacts, loader: LoaderFacts) -> Advice:
-    share, epochs = found.step_share, run.any_facts().planned_epochs or 0
+def _advice(
+    rule: Rule, run: RunView, worth: Threshold, found: FrozenFeatureFacts, loader: LoaderFacts, epochs: int
+) -> Advice:
+    share = found.step_share
     return Advice(
         rule=rule.code,
         slug=rule.name,

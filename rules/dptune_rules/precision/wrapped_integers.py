@@ -1,11 +1,12 @@
-"""Arithmetic of narrow integer tensors wraps around.
+"""Arithmetic of narrow integer tensors, or a conversion to their dtype, wraps around.
 
 ## What it measures
 
 In three warm-up steps, additions, subtractions and products of two tensors of 8 or 16 bits (`a - b`, `torch.diff`) in
-functions of the script, also where the main process prepares samples. The same operator is computed in int64 on up to
-about a million values, and the results are compared. Operators with a number (`labels - 1`, `255 - image`) are not
-looked at, and neither are those of NumPy.
+functions of the script, and conversions to such a dtype (`.byte()`, `.to(torch.uint8)`), also where the main process
+prepares samples. The same operator is computed in int64 on up to about a million values, and the results are compared.
+Fractions that a conversion cuts off do not count. Operators with a number (`labels - 1`, `255 - image`) are not looked
+at, and neither are those of NumPy, of loader workers and on GPUs.
 
 ## Why it matters
 
@@ -18,6 +19,10 @@ Converting afterwards, as in `(a - b).float()`, is too late.
 Convert before the operator:
 
     moved = frames[:, 1:].float() - frames[:, :-1].float()
+
+Where numbers are converted to a narrow dtype, clamp them first, or choose a dtype that holds all of them:
+
+    image = (255 * image).clamp(0, 255).to(torch.uint8)
 
 ## When to leave it alone
 
@@ -40,14 +45,21 @@ from dptune_rules.at_risk import results_at_risk
 
 LEAST_SHARE = Threshold("least_share", 0.001, "of the results: a few wrapped values hardly change what a model learns")
 RANGES = {"uint8": "0 to 255", "int8": "-128 to 127", "int16": "-32,768 to 32,767", "uint16": "0 to 65,535"}
-VERBS = {"sub": "subtracts", "add": "adds", "mul": "multiplies"}
+WIDEN = "Convert the tensors before the operator, for example with .float() or .to(torch.int32)."
+CLAMP = "Clamp the numbers first, or choose a dtype that holds all of them."
+VERBS = {
+    "sub": "subtracts {} tensors",
+    "add": "adds {} tensors",
+    "mul": "multiplies {} tensors",
+    "convert": "converts to {}",
+}
 
 RULE = Rule(
     code="DP413",
     name="wrapped-integers",
     family="precision",
     kind="risk",
-    summary="arithmetic of narrow integer tensors wraps around",
+    summary="arithmetic of narrow integer tensors, or a conversion to their dtype, wraps around",
     since="0.1",
     thresholds=(LEAST_SHARE,),
     asked_when_busy=True,
@@ -67,7 +79,7 @@ def _advice(found: WrappedIntegerFacts) -> Advice:
     at = f"`{found.function}` ({found.where})" if found.function else found.where
     return results_at_risk(
         RULE,
-        title=f"{at} {VERBS[found.operator]} {found.dtype} tensors: {_percent(found.share)} of the results are outside "
+        title=f"{at} {VERBS[found.operator].format(found.dtype)}: {_percent(found.share)} of the results are outside "
         f"of {RANGES[found.dtype]} and wrap around",
         why=f"{found.dtype} holds {RANGES[found.dtype]}; torch wraps larger and smaller results without an error.",
         evidence=[
@@ -76,7 +88,7 @@ def _advice(found: WrappedIntegerFacts) -> Advice:
             Evidence(label="operator", value=found.operator),
             Evidence(label="computed at", value=found.where),
         ],
-        remedy="Convert the tensors before the operator, for example with .float() or .to(torch.int32).",
+        remedy=CLAMP if found.operator == "convert" else WIDEN,
         subject=found.function or found.where.rpartition(":")[0],
     )
 

@@ -32,6 +32,7 @@ from dptune.capture.injected.observe.module_calls import ModuleCalls
 from dptune.capture.injected.observe.module_paths import Parents, all_modules, parents, path_of
 from dptune.capture.injected.observe.passes import is_captured, is_in_pass
 from dptune.capture.injected.observe.places import Places, users_line
+from dptune.capture.injected.observe.planned_epochs import trainer_epochs
 from dptune.capture.injected.observe.tensor_samples import Sample, changes, elements, samples
 from dptune.runfile.repeated_forward import FrozenFeatureFacts
 
@@ -122,6 +123,8 @@ class FrozenFeatures:
             for watched in self._watched:
                 watched.facts.same_inputs = len(watched.first) if watched.fixed else 0
             self._facts = [watched.facts for watched in self._watched if _counts(watched)]
+            for facts in self._facts:
+                facts.epochs = trainer_epochs(self._places.alive("Trainer"))
         self._watched, self._over = [], True
         self._batches.clear()
 

@@ -10,7 +10,7 @@ import ast
 import functools
 import inspect
 import linecache
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from operator import add, mul, sub
 from types import FrameType
 from typing import Any
@@ -125,3 +125,14 @@ def _value(node: ast.AST, frame: FrameType) -> Any:
         numbers = _value(node.left, frame), _value(node.right, frame)
         return _OPERATORS[type(node.op)](*numbers) if all(type(number) is int for number in numbers) else None
     return None
+
+
+def trainer_epochs(trainers: Sequence[Any]) -> int:
+    """The epochs that a Trainer of transformers or Lightning plans; 0 where none does, or steps end it earlier."""
+    found = [0]
+    for trainer in trainers:
+        epochs = getattr(getattr(trainer, "state", None), "num_train_epochs", None)  # of transformers
+        if epochs is None and getattr(trainer, "max_steps", None) in (-1, None):
+            epochs = getattr(trainer, "max_epochs", None)
+        found += [epochs] if type(epochs) is int else []
+    return max(found)

@@ -1,5 +1,7 @@
 """Finds differences, sums and products of narrow integer tensors that wrap around: of two images in uint8, for example.
 
+And numbers that wrap as they are converted to a narrow integer dtype.
+
 In warm-up steps, through the mode of `same_results`. The operator is computed a second time, on some of the values in
 int64, and the results are compared. Operators with a number wrap on purpose at times, as `labels - 1` does where 255 is
 ignored, and are not looked at.
@@ -27,7 +29,9 @@ _NAMES = {
     "multiply": "mul",
     "imul": "mul",
 }
+_CONVERTING = ("byte", "char", "short")  # and `to` and `type` with such a dtype
 _MOST = 2**20  # values that are compared
+_LARGEST = 2.0**62  # of a number that is compared
 _OF_LINE, _LINES = 8, 64
 
 
@@ -41,16 +45,18 @@ class WrappedIntegers:
     """The lines of the script that compute with such tensors, and how many values wrapped."""
 
     def __init__(self) -> None:
-        self._lines: dict[tuple[Any, int], _Line] = {}
+        self._lines: dict[tuple[Any, int, str], _Line] = {}
 
     def before(self, func: Any, name: str, args: Any, kwargs: Any) -> torch.Tensor | None:
         """The exact values, of what may wrap."""
         tensors = [each for each in args if isinstance(each, torch.Tensor)]
-        if name.strip("_") not in _WRAPPING or not tensors or kwargs.get("out") is not None:
+        if not tensors or any(not each.dim() or each.device.type != "cpu" for each in tensors):
             return None
-        if any(each.dtype not in _NARROW or not each.dim() for each in tensors):
+        if name in _CONVERTING or (name in ("to", "type") and _NARROW.intersection((*args[1:], *kwargs.values()))):
+            return _whole(tensors[0])
+        if name.strip("_") not in _WRAPPING or kwargs.get("out") is not None:
             return None
-        if name != "diff" and (len(tensors) < 2 or tensors[0].device.type != "cpu"):
+        if any(each.dtype not in _NARROW for each in tensors) or (name != "diff" and len(tensors) < 2):
             return None
         if sum(each.numel() for each in tensors) > 2 * _MOST:
             if len({each.shape for each in tensors}) > 1 or name == "diff":
@@ -69,13 +75,14 @@ class WrappedIntegers:
         caller = _script(frame) if exact is not None else None
         if exact is None or caller is None or result.dtype not in _NARROW:
             return
-        at = (caller.f_code, caller.f_lineno)
+        operator = _NAMES.get(name.strip("_"), name.strip("_"))
+        operator = operator if operator in ("add", "sub", "mul") else "convert"
+        at = (caller.f_code, caller.f_lineno, operator)
         if at not in self._lines:
             if len(self._lines) >= _LINES:
                 return
             place = users_place(caller.f_code.co_filename, caller.f_lineno) or ""
             function = "" if caller.f_code.co_name == "<module>" else function_name(caller.f_code)
-            operator = _NAMES.get(name.strip("_"), name.strip("_"))
             self._lines[at] = _Line(
                 WrappedIntegerFacts(place, function, operator, str(result.dtype).rpartition(".")[2])
             )
@@ -95,6 +102,18 @@ class WrappedIntegers:
         """The lines where values wrapped, those with most first."""
         found = [line.facts for line in self._lines.values() if line.facts.wrapped]
         return sorted(found, key=lambda facts: -facts.wrapped)
+
+
+def _whole(tensor: torch.Tensor) -> torch.Tensor | None:
+    """Some rows of numbers that are to be converted, without fractions; None where they have none, as NaN."""
+    if tensor.dtype is torch.bool or tensor.is_complex() or not tensor.numel():
+        return None
+    rows = tensor.detach()[: max(1, _MOST * len(tensor) // tensor.numel())]
+    if rows.is_floating_point():
+        if not bool(torch.isfinite(rows).all()):
+            return None
+        rows = rows.double().trunc().clamp(-_LARGEST, _LARGEST)
+    return rows.to(torch.int64)
 
 
 def _script(frame: FrameType | None) -> FrameType | None:
