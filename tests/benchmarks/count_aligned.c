@@ -1,6 +1,7 @@
 /* Counts what is allocated by posix_memalign and not freed, in every thread: on Linux torch allocates the tensors of a
- * CPU by it (c10/core/impl/alloc_cpu.cpp), and hardly anything else does. Loaded with LD_PRELOAD. At its end a process
- * with RANK in its environment writes the most that was alive at once, in bytes, to the file COUNT_ALIGNED.RANK.
+ * CPU by it (c10/core/impl/alloc_cpu.cpp), oneDNN its primitives, and hardly anything else. Loaded with LD_PRELOAD.
+ * At its end a process with RANK in its environment writes the most that was alive at once, in bytes, to the file
+ * COUNT_ALIGNED.RANK.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>

@@ -106,7 +106,6 @@ HELD_OUT_BASE: dict[str, tuple[str, ...]] = {
     "transformer in bf16, FSDP": (
         *("--model", "transformer", "--batch", "8", "--strategy", "fsdp", "--param-dtype", "bf16"),
     ),
-    "wide layers in fp16, DDP": ("--model", "mlp", "--batch", "256", "--dtype", "fp16"),
 }
 HELD_OUT: dict[str, tuple[Change, ...]] = {
     "transformer, DDP": (
@@ -145,19 +144,11 @@ HELD_OUT: dict[str, tuple[Change, ...]] = {
         ("loader.batch_size=16", ("--batch", "16")),
         ("optimizer.name=sgd", ("--optimizer", "sgd")),
         ("wrapper=fsdp", ("--strategy", "fsdp")),
-        ("memory.checkpointing=true", ("--checkpoint",)),
     ),
     "transformer in bf16, FSDP": (
-        ("loader.batch_size=16", ("--batch", "16")),
         ("fsdp.param_dtype=fp32", ("--param-dtype", "fp32")),
         ("wrapper=ddp", ("--strategy", "ddp")),
-        ("fsdp.reshard_after_forward=false", ("--reshard", "false")),
         ("fsdp.units=4", ("--blocks-per-unit", "2")),
-    ),
-    "wide layers in fp16, DDP": (
-        ("loader.batch_size=1024", ("--batch", "1024")),
-        ("optimizer.name=sgd", ("--optimizer", "sgd")),
-        ("wrapper=fsdp", ("--strategy", "fsdp")),
     ),
     "convolutions, FSDP": (
         ("fsdp.units=3", ("--blocks-per-unit", "3")),
