@@ -2,7 +2,8 @@
 #
 # PYTHON is the interpreter that the environment is made with, VENV where it lies:
 #   make test PYTHON=python3.12 VENV=/tmp/dptune-3.12
-# INSTALL_OPTIONS are given to each `pip install`. `make test` waits for the end of the file WAIT_FOR before it measures.
+# INSTALL_OPTIONS are given to each `pip install`, in whose place INSTALL may name another installer, as in .ci/run. `make
+# test` waits for the end of the file WAIT_FOR before it measures.
 #
 # `make gpu-check` on a card uses PYTHON, which must have torch; GPU_CHECK takes further options (tests/gpu/__main__.py).
 
