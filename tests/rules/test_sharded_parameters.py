@@ -9,6 +9,7 @@ from dptune.runfile.window import Window
 
 ROWS = ("all_gather", "forward", 0.09), ("all_gather", "backward", 0.01), ("reduce_scatter", "backward", 0.2)
 SHARDED = FsdpFacts(2, units=5, where="train.py:9", modules=["Block"], reshard_after_forward=True)
+KEPT = "fsdp.reshard_after_forward"
 TAKEN = ShardingFigures(hooks_ns=9, communication_ns=8, most_share=0.42, units_most_share=0.3, again_most_share=0.12)
 
 
@@ -225,6 +226,27 @@ def test_several_forward_passes_before_a_backward_pass(ask, make_measured, make_
     assert ("`reshard_after_forward=False` (train.py:9) gathers each layer once" in advice.title) == repeated
     assert ("before each forward pass and again" in advice.why) == repeated
     assert [one.value for one in advice.evidence if one.label.startswith("forward passes")] == [2.0] * repeated
+
+
+@pytest.mark.parametrize(
+    ("replicas", "once", "settings"), [(0.97, 0.9, {KEPT: False}), (0.7, 0.6, {"wrapper": "ddp"}), (0.97, 0.98, None)]
+)
+def test_gathering_once_is_proposed_where_only_that_surely_saves(told, predict, replicas, once, settings):
+    """Predictions are 5 % of the step less and more: replicas at 0.97 of the step may save nothing.
+
+    Gathers of backward passes take 1 % here: the prediction decides, not what they take.
+    """
+
+    def predictor(change):
+        knob, value, share = ("wrapper", "ddp", replicas) if "wrapper" in change else (KEPT, False, once)
+        return predict(knob, {value: share})(change)
+
+    advice = told(predictor=predictor)
+    assert [each.saves.settings for each in advice] == ([settings] if settings else [])
+    if settings:
+        saved = 1 - (once if KEPT in settings else replicas)
+        assert advice[0].saves.predicted_share == pytest.approx(saved)
+        assert ("reshard_after_forward" in advice[0].title) is (KEPT in settings)
 
 
 def test_replicas_are_a_change_of_the_script(told):

@@ -89,6 +89,8 @@ MANY_UNITS, SMALL_BYTES = 8, 2**20  # from which on, and below which, `small-sha
 
 ONCE = "`reshard_after_forward=False` gathers each layer once"
 _WHOLE = "DistributedDataParallel needs no all-gathers"
+_AS_REPLICAS: dict[str, Value] = {"wrapper": "ddp"}
+_GATHERED_ONCE: dict[str, Value] = {"fsdp.reshard_after_forward": False}
 _CHECKPOINTS = "Sharded checkpoints must be loaded differently."
 _IN_16_BITS = ("bfloat16", "float16")
 SEVERAL_PASSES = 1.5  # all-gathers of a unit for forward passes: one pass makes one
@@ -122,11 +124,14 @@ def check(run: RunView) -> Iterator[Advice]:
     less = _less(run, reshards)
     if less is None:
         return
+    once_pays = less == _WHOLE and reshards and _only_once_pays(run, sharded[0].version)
+    if once_pays:
+        less = ONCE
     if less == ONCE:  # spares those of backward passes alone
         rows = [row for row in rows if row.known("phase") == "backward"]
         share = beyond_share = _transfer_ns(rows) / run.measured.account.window_ns
     impact = run.impact(beyond_share, WORTH_SHARE)
-    if impact is None or _of_script_ns(run) > _transfer_ns(rows):
+    if (impact is None and not once_pays) or _of_script_ns(run) > _transfer_ns(rows):
         return
     _check_load(run)
     where = next((fsdp.where for fsdp in sharded if fsdp.where), None)
@@ -175,12 +180,21 @@ def _saving(run: RunView, version: int, replicated: bool, most: float, how: str)
     bound = run.bound(0.0, run.most_of_process(most), how)
     if version == 1:
         return bound
-    return run.saving({"wrapper": "ddp"} if replicated else {"fsdp.reshard_after_forward": False}, bound)
+    return run.saving(_AS_REPLICAS if replicated else _GATHERED_ONCE, bound)
+
+
+def _only_once_pays(run: RunView, version: int) -> bool:
+    """Whether gathering once saves time by the step model, where replicas may save none."""
+    if version == 1:
+        return False
+    nothing = run.bound(0.0, 0.0, "")
+    replicas, once = (run.saving(change, nothing) for change in (_AS_REPLICAS, _GATHERED_ONCE))
+    return replicas.may_be_nothing and once.basis == "replayed" and not once.may_be_nothing
 
 
 def _is_doubtful(run: RunView, share: float) -> bool:
     """Whether little is at stake, units are so small that their number is the cause, or memory is not known."""
-    unsure = _host_memory(run) is None and fits(run, {"wrapper": "ddp"}) is None
+    unsure = _host_memory(run) is None and fits(run, _AS_REPLICAS) is None
     return share < FAIR_SHARE or _small_units(run) or unsure
 
 
@@ -296,8 +310,7 @@ def _memory(run: RunView, replicas: bool) -> list[Evidence]:
     """The predicted peak with replicas, or with layers that stay gathered; else what these would add to each rank, and
     what there is.
     """
-    change: dict[str, Value] = {"wrapper": "ddp"} if replicas else {"fsdp.reshard_after_forward": False}
-    if predicted := list(peak_evidence(run, change)):
+    if predicted := list(peak_evidence(run, _AS_REPLICAS if replicas else _GATHERED_ONCE)):
         return predicted
     shard_bytes, ranks = _shard_bytes(run), run.measured.world_size
     if not shard_bytes:
@@ -320,10 +333,10 @@ def _less(run: RunView, reshards: bool) -> str | None:
     Where units compute in 16 bits DistributedDataParallel is no alternative: it would compute in fp32.
     """
     narrow = any(fsdp.parameter_dtype in _IN_16_BITS for fsdp in run.any_facts("fsdp").fsdp)
-    whole = False if narrow else fits(run, {"wrapper": "ddp"})
+    whole = False if narrow else fits(run, _AS_REPLICAS)
     if whole:
         return _WHOLE
-    if whole is False and (once := fits(run, {"fsdp.reshard_after_forward": False})) is not None:
+    if whole is False and (once := fits(run, _GATHERED_ONCE)) is not None:
         return ONCE if reshards and once else None
     shard_bytes = _shard_bytes(run)
     more = COPIES * shard_bytes * (run.measured.world_size - 1)
