@@ -14,8 +14,8 @@ that they were trained on, the features vary with the batch, and evaluation uses
 
 ## What to change
 
-Call `.eval()` on the frozen part before training, as modules are created in training mode, and after each
-`model.train()`, which puts it back into training mode:
+Modules are created in training mode, and `model.train()` puts them back into it. Call `.eval()` on the frozen part
+before training and after each `model.train()`:
 
     model.train()
     model.backbone.eval()
