@@ -102,7 +102,7 @@ def check(run: RunView) -> Iterator[Advice]:
             + (" and never used." if unused.optimizer is None else " and then zeroed."),
             changes=[],
             remedy=remedy,
-            saves=saves or run.bound(0.0, share, "this backward pass takes"),
+            saves=saves or run.bound(0.0, share, "the time of this backward pass"),
             confidence="high",
             evidence=[
                 *known("backward pass", unused.where),

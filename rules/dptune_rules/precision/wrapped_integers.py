@@ -83,8 +83,8 @@ def _advice(found: WrappedIntegerFacts) -> Advice:
         f"{RANGES[found.dtype]} and wrap around",
         why=f"{found.dtype} holds {RANGES[found.dtype]}; torch wraps larger and smaller results without an error.",
         evidence=[
-            Evidence(label="results that wrapped", value=found.share, unit="of those compared"),
-            Evidence(label="results that were compared", value=found.values),
+            Evidence(label="results that wrapped around", value=found.share, unit="of those compared"),
+            Evidence(label="results compared", value=found.values),
             Evidence(label="operator", value=found.operator),
             Evidence(label="computed at", value=found.where),
         ],
