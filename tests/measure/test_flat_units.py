@@ -157,7 +157,7 @@ def test_recorded_facts_name_the_units(tmp_path):
     lines = shown(measured)
     assert "4 units (Block) at train.py:9, the largest 31.2 KiB: mesh 2, sharding_strategy=FULL_SHARD" in lines
     assert "a.inner" in lines
-    assert "neither the trace nor the recording names it" not in lines
+    assert "neither the trace nor the recording names units" not in lines
 
 
 def test_units_without_names_are_numbered_and_said_to_be(tmp_path):
