@@ -77,8 +77,8 @@ def check(run: RunView) -> Iterator[Advice]:
         kind=RULE.kind,
         impact="medium",
         title=f"{many} in training mode in {parts}{f' ({where})' if where else ''}: call {evals} {when}",
-        why="In training mode they normalize with batch statistics and overwrite their running statistics, although "
-        "their weights are frozen." + ("" if found.train_where else NEVER_CALLED),
+        why="In training mode, BatchNorm normalizes with batch statistics and overwrites its running statistics, "
+        "although its weights are frozen." + ("" if found.train_where else NEVER_CALLED),
         changes=[],
         remedy=f"Call {evals} {when}.",
         confidence="medium",

@@ -80,7 +80,7 @@ def check(run: RunView) -> Iterator[Advice]:
             why="No backward pass goes through these results, no other operator uses them, and they are freed by the "
             "end of the next step.",
             changes=[],
-            saves=run.without_same([found], share) or run.bound(0.0, share, "all of these operators"),
+            saves=run.without_same([found], share) or run.bound(0.0, share, "the time of all of these operators"),
             confidence="medium" if len(found.step_ns) > 1 and run.times_hold else "low",
             evidence=[
                 Evidence(label="operators whose results are not read", value=share, unit="of a step"),
