@@ -32,8 +32,8 @@ the ranks, used or not.
   With DistributedDataParallel around `net_d`, call `net_d.module` in this pass: DDP expects a gradient of every
   parameter after a forward pass through it.
 
-On a CPU, operators of the first backward passes are timed, and the saving is predicted. Operators that lead to these
-parameters only count in full. Of those that also lead to others, products and convolutions count about half,
+On a CPU, operators of the first backward passes are timed, and the saving is predicted. Operators that lead only to
+these parameters count in full. Of those that also lead to others, products and convolutions count about half,
 normalization a tenth, and LSTM layers, which compute all gradients at once, nothing. Otherwise it is an upper bound:
 the whole backward pass; on a GPU its share of backward compute, plus the exposed transfer.
 

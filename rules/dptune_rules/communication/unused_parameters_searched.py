@@ -22,9 +22,9 @@ time; the rule then takes 4 us per parameter tensor, twice the time that the sea
 includes the shortest all-reduce of the bitmap (longer ones may include waiting).
 
 On a CPU the saving is predicted. Lower end: 0.8 times the search. Upper end: 1.1 times the search and this all-reduce.
-If there are several buckets, and gradients become ready in another order than that of the parameters, buckets in their
-order may hide communication: the upper end then includes all exposed communication except waiting for late ranks. In
-other cases the saving is an upper bound, which includes this communication.
+If there are several buckets, and gradients become ready in another order than that of the parameters, DDP sorts the
+buckets without the search, which may hide communication: the upper end then includes all exposed communication except
+waiting for late ranks. In other cases the saving is an upper bound, which includes this communication.
 
 ## When to leave it alone
 

@@ -9,9 +9,9 @@ shuffles its samples.
 
 ## Why it matters
 
-Carrying the state over is right if row i of a batch continues row i of the previous one. Shuffled samples do not: each
-starts with the state of an unrelated sample. This adds noise to training, and outputs depend on the order of batches,
-in evaluation too.
+Carrying the state over is right if row i of a batch continues row i of the previous one. Shuffled samples do not
+continue it: each starts with the state of an unrelated sample. This adds noise to training, and outputs depend on the
+order of batches, in evaluation too.
 
 ## What to change
 
