@@ -22,8 +22,8 @@ def shard_blocks(run: RunView, sharded: list[str], least_mib: float) -> str:
     if count > 1:
         return f"Pass {count} blocks to each call, `fully_shard([...])`: a `{name}` has {size} MiB of parameters."
     return (
-        f"Call `fully_shard` on each `{name}` ({len(sizes)} of {size} MiB), then on the model, and not on the modules "
-        "inside."
+        f"Call `fully_shard` on each `{name}` ({len(sizes)} blocks of {size} MiB), then on the model, not on the "
+        "modules inside."
     )
 
 
@@ -34,7 +34,7 @@ def wrap_blocks(run: RunView) -> str:
         return ""
     size = digits(max(sizes) / MIB)
     policy = f"auto_wrap_policy=ModuleWrapPolicy({{{name}}})"
-    return f"Pass `{policy}` to FullyShardedDataParallel ({len(sizes)} of {size} MiB)."
+    return f"Pass `{policy}` to FullyShardedDataParallel ({len(sizes)} units of {size} MiB)."
 
 
 def units_of_blocks(run: RunView, sharded: list[str], least_mib: float, where: str | None) -> list[Change]:

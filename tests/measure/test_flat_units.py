@@ -157,13 +157,13 @@ def test_recorded_facts_name_the_units(tmp_path):
     lines = shown(measured)
     assert "4 units (Block) at train.py:9, the largest 31.2 KiB: mesh 2, sharding_strategy=FULL_SHARD" in lines
     assert "a.inner" in lines
-    assert "neither the trace nor the recording names it" not in lines
+    assert "neither the trace nor the recording names units" not in lines
 
 
 def test_units_without_names_are_numbered_and_said_to_be(tmp_path):
     measured = measured_with(tmp_path, [flat_facts(names=[], order=[], gathered_bytes=[])])
     lines = shown(measured)
-    assert "#N: the Nth unit that forward passes run; neither the trace nor the recording names it." in lines
+    assert "#N: the Nth unit that forward passes run; neither the trace nor the recording names units." in lines
 
 
 def test_gathers_after_a_backward_pass_are_not_ahead_of_it(tmp_path):
@@ -235,7 +235,7 @@ def test_units_that_cannot_be_identified(tmp_path, events, why):
 
 def test_facts_that_do_not_fit_the_trace(tmp_path):
     (tmp_path / "fewer").mkdir()
-    with pytest.raises(Missing, match="differ in the units"):
+    with pytest.raises(Missing, match="run different units"):
         _ = measured_with(tmp_path / "fewer", [flat_facts(names=NAMES[:3], order=[0, 1, 2])]).shard_units
     with pytest.raises(Missing, match="several models"):
         _ = measured_with(tmp_path, [flat_facts(order=[0, 1, 0, 1])]).shard_units

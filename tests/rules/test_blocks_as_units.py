@@ -14,7 +14,7 @@ MIB = 2**20
 @pytest.mark.parametrize(
     ("block_bytes", "sharded", "words"),
     [
-        (3 * MIB, ["Linear"], "Call `fully_shard` on each `Block` (6 of 3 MiB), then on the model"),
+        (3 * MIB, ["Linear"], "Call `fully_shard` on each `Block` (6 blocks of 3 MiB), then on the model"),
         (3 * MIB, ["Block", "Net"], ""),  # they are units already
         (MIB // 3, ["Linear"], "Pass 4 blocks to each call, `fully_shard([...])`: a `Block` has 0.333 MiB"),
         (MIB // 100, ["Block"], "Pass 6 blocks to each call"),  # all that there are

@@ -338,7 +338,7 @@ def test_a_function_that_only_makes_these_calls_goes_with_them(
     alone = asked(0.4)
     assert alone.high_share == pytest.approx(times * 0.24, abs=0.011)  # all steps alike: known to half a sample
     assert alone.high_share > times * 0.24
-    assert "at most all of `synchronise`" in alone.how
+    assert "at most the time of `synchronise`" in alone.how
     assert asked(4.0).high_share == pytest.approx(times * 0.2)  # it does other work, too
 
 

@@ -19,12 +19,12 @@ OF_VALIDATION = LoaderFacts("train.py:16", sampler="SequentialSampler", batches_
 def test_shuffled_samples_with_the_state_of_others(ask, make_measured, make_facts, loaders):
     (advice,) = ask("DP514", make_measured(), [make_facts(carried_states=[CARRIED], loaders=loaders)])
     assert advice.title == (
-        "LSTM (train.py:10) starts each batch with the state of the previous batch, but the loader shuffles samples: "
-        "they get the state of others"
+        "LSTM (train.py:10) starts each batch with the state of the previous batch, but the loader shuffles: "
+        "samples start with the state of unrelated ones"
     )
     assert (advice.kind, advice.impact, advice.confidence) == ("risk", "high", "high")
     assert [found.value for found in advice.evidence] == [4, loaders[-1].sampler, "train.py:15"]
-    assert advice.remedy.startswith("Start each batch without a state")
+    assert advice.remedy.startswith("Pass no state at the start of a batch")
 
 
 @pytest.mark.parametrize(

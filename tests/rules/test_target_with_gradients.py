@@ -14,8 +14,8 @@ def test_a_target_with_gradients(ask, make_measured, make_facts):
     ranks = [make_facts(rank=rank, bootstrapped_targets=[target()] if rank else []) for rank in (0, 1)]
     (advice,) = ask("DP313", make_measured(), ranks)
     assert advice.title == (
-        "The target `reward + 0.99 * value` (train.py:17) keeps its gradients: each step also moves the next state's "
-        "value"
+        "Gradients flow through the target `reward + 0.99 * value` (train.py:17): each step also changes the value of "
+        "the next state"
     )
     assert (advice.kind, advice.impact, advice.confidence) == ("risk", "high", "medium")
     assert [found.value for found in advice.evidence] == [4, 6, "train.py:18"]

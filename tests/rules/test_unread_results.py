@@ -27,8 +27,8 @@ def advice(ask, make_measured, make_facts):
 def test_the_loss_of_a_library(advice):
     (found,) = advice(unread(library="transformers.GPT2LMHeadModel.forward"))
     assert found.title == (
-        "`Trainer.compute_loss` (train.py:31) computes through `transformers.GPT2LMHeadModel.forward` results that "
-        "nothing reads, 20 % of the step: call the model without labels"
+        "`Trainer.compute_loss` (train.py:31) calls `transformers.GPT2LMHeadModel.forward`, which computes results "
+        "that nothing reads (20 % of the step): call the model without labels"
     )
     assert (found.impact, found.confidence, found.numerics) == ("high", "medium", "same")
     assert (found.saves.basis, found.saves.predicted_share) == ("timed", pytest.approx(0.2))
@@ -38,7 +38,7 @@ def test_the_loss_of_a_library(advice):
 def test_a_branch_of_the_script(advice):
     (found,) = advice(unread(function="Net.forward (train.py:31)"))
     assert found.title == (
-        "`Net.forward` (train.py:31) computes results that nothing reads, 20 % of the step: leave them out "
+        "`Net.forward` (train.py:31) computes results that nothing reads (20 % of the step): leave them out "
         "(cross_entropy, view)"
     )
     assert found.fingerprint == "DP627:Net.forward:"
@@ -46,7 +46,7 @@ def test_a_branch_of_the_script(advice):
 
 def test_outside_of_functions(advice):
     (found,) = advice(unread(function="train.py:31"))
-    assert found.title.startswith("train.py:31 computes results that nothing reads, 20 % of the step: ")
+    assert found.title.startswith("train.py:31 computes results that nothing reads (20 % of the step): ")
     assert found.fingerprint == "DP627:train.py:"
 
 

@@ -52,7 +52,7 @@ def test_the_whole_model_in_the_root_unit(told):
 def test_the_blocks_that_could_be_units(told):
     (advice,) = told({"": 800 * 2**20}, tensors=TensorFacts(block="Block", block_bytes=[60 * 2**20] * 12))
     assert advice.remedy == (
-        "Call `fully_shard` on each `Block` (12 of 60 MiB), then on the model, and not on the modules inside."
+        "Call `fully_shard` on each `Block` (12 blocks of 60 MiB), then on the model, not on the modules inside."
     )
 
 
@@ -60,7 +60,7 @@ def test_units_of_fsdp1_are_wrapped_by_a_policy(told):
     """No patch: its line calls FullyShardedDataParallel, not fully_shard."""
     (advice,) = told({"": 800 * 2**20}, tensors=TensorFacts(block="Block", block_bytes=[60 * 2**20] * 12), version=1)
     assert advice.remedy == (
-        "Pass `auto_wrap_policy=ModuleWrapPolicy({Block})` to FullyShardedDataParallel (12 of 60 MiB)."
+        "Pass `auto_wrap_policy=ModuleWrapPolicy({Block})` to FullyShardedDataParallel (12 units of 60 MiB)."
     )
     assert advice.changes == []
     (without_blocks,) = told({"": 800 * 2**20}, version=1)

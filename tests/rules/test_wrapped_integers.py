@@ -18,7 +18,7 @@ def advice(ask, make_measured, make_facts):
 def test_a_difference_of_images(advice):
     (found,) = advice(wrapped())
     assert found.title == (
-        "`changes` (train.py:31) subtracts uint8 tensors: 31 % of the results are outside of 0 to 255 and wrap around"
+        "`changes` (train.py:31) subtracts uint8 tensors: 31 % of the results are outside 0 to 255 and wrap around"
     )
     assert found.remedy == "Convert the tensors before the operator, for example with .float() or .to(torch.int32)."
     assert (found.kind, found.impact, found.fingerprint) == ("risk", "high", "DP413:changes")
@@ -27,7 +27,7 @@ def test_a_difference_of_images(advice):
 def test_sums_of_samples_outside_of_functions(advice):
     (found,) = advice(wrapped(20, "add", "int16", function=""))
     assert found.title == (
-        "train.py:31 adds int16 tensors: 2.0 % of the results are outside of -32,768 to 32,767 and wrap around"
+        "train.py:31 adds int16 tensors: 2.0 % of the results are outside -32,768 to 32,767 and wrap around"
     )
     assert found.fingerprint == "DP413:train.py"
 
@@ -35,9 +35,9 @@ def test_sums_of_samples_outside_of_functions(advice):
 def test_a_conversion(advice):
     (found,) = advice(wrapped(400, "convert"))
     assert found.title == (
-        "`changes` (train.py:31) converts to uint8: 40 % of the results are outside of 0 to 255 and wrap around"
+        "`changes` (train.py:31) converts to uint8: 40 % of the results are outside 0 to 255 and wrap around"
     )
-    assert found.remedy == "Clamp the numbers first, or choose a dtype that holds all of them."
+    assert found.remedy == "Clamp the values first, or choose a dtype that holds all of them."
 
 
 @pytest.mark.parametrize("facts", [wrapped(0), wrapped(-1), wrapped(operator=""), wrapped(dtype="x")])

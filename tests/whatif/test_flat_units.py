@@ -137,7 +137,7 @@ def test_the_memory_of_units_that_are_not_modelled():
     )
     assert memory_changed(model, {"loader.batch_size": 16}).peak == 150 + 80
     for settings in ({"wrapper": "ddp"}, {"optimizer.name": "sgd"}, {"world_size": 4}, {"fsdp.units": 2}):
-        with pytest.raises(Missing, match=r"FSDP1\), memory is modelled for other batch sizes, not for [\w.]+$"):
+        with pytest.raises(Missing, match=r"FSDP1\), peak memory is predicted for other batch sizes, not for [\w.]+$"):
             memory_changed(model, settings)
 
 
@@ -162,7 +162,7 @@ def test_gathers_of_backward_passes_are_known_by_their_hooks(recorded):
             "ddp.bucket_cap_mb has no effect: the script uses FullyShardedDataParallel (FSDP1)",
         ),
         ({"fsdp.forward_prefetch": 2}, "gathers at most one unit ahead"),
-        ({"fsdp.reshard_after_forward": 2}, "does not reshard to groups of ranks"),
+        ({"fsdp.reshard_after_forward": 2}, "cannot reshard to groups of ranks"),
     ],
 )
 def test_what_fsdp1_does_not_have_is_not_predicted(recorded, changes, why):

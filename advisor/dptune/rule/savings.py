@@ -86,7 +86,7 @@ class RunView(RemovedView):
                 min(1.0, most * (max(shares) + backward_most * again)),
             )
         steps = len(found.step_ns)
-        how = f"the time of these calls in {steps} warm-up steps; the interval includes how it varies"
+        how = f"the time of these calls in {steps} warm-up steps; the interval includes its variation"
         return self.removed(spent, how, timed=True) if spent and self.times_hold else None
 
     def without_fixed(self, found: FrozenFeatureFacts) -> Saving | None:
@@ -100,7 +100,7 @@ class RunView(RemovedView):
             if same is not None and len(same.step_ns) > 1 and same.same_inputs:
                 shares = [min(1.0, ns / step) for ns, step in zip(same.spent_ns, same.step_ns, strict=True)]
                 spent[facts.rank] = Share(min(shares), median(shares), max(shares))
-        how = f"the time of these calls in {len(found.step_ns)} warm-up steps; the interval includes how it varies"
+        how = f"the time of these calls in {len(found.step_ns)} warm-up steps; the interval includes its variation"
         return self.removed(spent, how, timed=True) if spent and self.times_hold else None
 
     def without_same(self, found: Sequence[SameResultFacts], most: float) -> Saving | None:
@@ -117,7 +117,7 @@ class RunView(RemovedView):
             if len(shares) > 1:
                 spent[facts.rank] = Share(min(shares), median(shares), max(most, *shares))
         steps = len(found[0].step_ns)
-        how = f"the time of these operators in {steps} warm-up steps; the interval includes how it varies"
+        how = f"the time of these operators in {steps} warm-up steps; the interval includes its variation"
         return self.removed(spent, how, timed=True) if spent and self.times_hold else None
 
     def narrowed(self, saves: Saving, low_share: float, likely_share: float, high_share: float, why: str) -> Saving:

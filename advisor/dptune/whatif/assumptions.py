@@ -79,7 +79,7 @@ _ON_CPUS = {
 }
 _PARTS = (
     "where gradient sizes are unknown, they follow from how long copying each into its bucket takes; overlapping "
-    "compute slows new all-reduces as it does the recorded ones, else by 1 to 1.34 times"
+    "compute slows new all-reduces as much as recorded ones, by 1 to 1.34 times if that is unknown"
 )
 _BATCH = (
     "waiting for input grows in proportion to the batch, kernels and copies by 0.5 to 1 times that; host calls and "
@@ -98,8 +98,9 @@ _ON_GPUS = {
     "fsdp.units": "{least:.2f} to {most:.2f} of the host time in hooks of fully_shard is fixed per unit; copies take "
     "as long in total as before; parts of a unit have the same size and as many tensors",
     "wrapper": "an all-reduce takes as long as a reduce-scatter and an all-gather of the same bytes, and overlapping "
-    "compute slows it as it does these, else by 1 to 1.34 times; gradients of a unit are of equal size where the trace "
-    "shows none; updating whole parameters takes 0.6 to 1.1 times as long per byte as updating shards",
+    "compute slows it as much as these, by 1 to 1.34 times if that is unknown; gradients of a unit have the same size "
+    "where the trace does not show their sizes; updating whole parameters takes 0.6 to 1.1 times as long per byte as "
+    "updating shards",
     "ddp.bucket": _PARTS,
     "ddp.first_bucket": _PARTS,
     "ddp.comm_hook": "the hook takes up to 250 us of host time per bucket, and casts move 2.5 bytes per gradient byte",

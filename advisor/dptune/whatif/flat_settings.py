@@ -48,5 +48,5 @@ def _lacks(name: str, value: Value) -> str:
     if name in ("fsdp.forward_prefetch", "fsdp.backward_prefetch") and int(value or 0) > 1:
         return f"{_FLAT} gathers at most one unit ahead"
     if name == "fsdp.reshard_after_forward" and value is not None and not isinstance(value, bool):
-        return f"{_FLAT} does not reshard to groups of ranks"
+        return f"{_FLAT} cannot reshard to groups of ranks"
     return ""

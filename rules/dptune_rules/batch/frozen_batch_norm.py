@@ -14,8 +14,8 @@ that they were trained on, the features vary with the batch, and evaluation uses
 
 ## What to change
 
-Call `.eval()` on the frozen part before training, as modules are created in training mode, and after each
-`model.train()`, which puts it back into training mode:
+Modules are created in training mode, and `model.train()` puts them back into it. Call `.eval()` on the frozen part
+before training and after each `model.train()`:
 
     model.train()
     model.backbone.eval()
@@ -77,8 +77,8 @@ def check(run: RunView) -> Iterator[Advice]:
         kind=RULE.kind,
         impact="medium",
         title=f"{many} in training mode in {parts}{f' ({where})' if where else ''}: call {evals} {when}",
-        why="In training mode they normalize with batch statistics and overwrite their running statistics, although "
-        "their weights are frozen." + ("" if found.train_where else NEVER_CALLED),
+        why="In training mode, BatchNorm normalizes with batch statistics and overwrites its running statistics, "
+        "although its weights are frozen." + ("" if found.train_where else NEVER_CALLED),
         changes=[],
         remedy=f"Call {evals} {when}.",
         confidence="medium",

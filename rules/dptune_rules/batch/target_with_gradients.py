@@ -1,17 +1,17 @@
-"""The target of a temporal-difference loss keeps its gradients.
+"""Gradients flow through the target of a temporal-difference loss.
 
 ## What it measures
 
 The autograd graph of losses in the warm-up steps: a squared, Huber or smooth L1 loss that compares a value with
-`reward + discount * value`, where both values have gradients to the same parameters. The discount is a factor between
-0.5 and 1, times a mask of episode ends if there is one.
+`reward + discount * value`, where the gradients of both values reach the same parameters. The discount is a factor
+between 0.5 and 1, times a mask of episode ends if there is one.
 
 ## Why it matters
 
-In Q-learning and actor-critic methods, the target is a constant: only the prediction moves towards it. If the target
-keeps its gradients, each step also moves the value of the next state towards the value of this one. This is another
+In Q-learning and actor-critic methods, the target is a constant: only the prediction moves towards it. If gradients
+flow through the target, each step also moves the value of the next state towards the value of this one. This is another
 objective (the squared Bellman error); in stochastic environments its minimum differs from the value function, and
-learning is slower. The backward pass of the target also costs time.
+learning is slower. The backward pass through the target also costs time.
 
 ## What to change
 
@@ -25,13 +25,13 @@ slowly.
 
 - Residual-gradient methods minimize the squared Bellman error on purpose.
 - The loss is the residual of an equation between two outputs of a model, as in physics-informed networks: both sides
-  need their gradients.
+  need gradients.
 
 ## References
 
 - Sutton, Barto, "Reinforcement Learning: An Introduction" (2018), section 9.3 on semi-gradient methods and section 11.5
   on the Bellman error: http://incompleteideas.net/book/the-book-2nd.html
-- Baird, "Residual Algorithms" (1995), on the speed of both.
+- Baird, "Residual Algorithms" (1995), on the convergence speed of both.
 - PyTorch, "Reinforcement Learning (DQN) Tutorial", which computes targets without gradients:
   https://pytorch.org/tutorials/intermediate/reinforcement_q_learning.html
 """
@@ -50,7 +50,7 @@ RULE = Rule(
     name="target-with-gradients",
     family="batch",
     kind="risk",
-    summary="the target of a temporal-difference loss keeps its gradients",
+    summary="gradients flow through the target of a temporal-difference loss",
     since="0.1",
     asked_when_busy=True,
     needs="recording",
@@ -73,10 +73,10 @@ def _advice(found: BootstrappedTargetFacts) -> Advice:
     where = found.where or found.loss_where
     return results_at_risk(
         RULE,
-        title=f"The target `reward + {found.discount:g} * value`{in_parentheses(where)} keeps its gradients: each step "
-        "also moves the next state's value",
-        why="Temporal-difference learning treats the target as a constant. With its gradients, the loss is the squared "
-        "Bellman error, which has another minimum and learns more slowly.",
+        title=f"Gradients flow through the target `reward + {found.discount:g} * value`{in_parentheses(where)}: each "
+        "step also changes the value of the next state",
+        why="Temporal-difference learning treats the target as a constant. Otherwise the loss is the squared Bellman "
+        "error, which has a different minimum and learns more slowly.",
         confidence="medium",
         evidence=[
             Evidence(label="backward passes with this loss", value=found.passes, unit=f"of {found.passes_seen}"),

@@ -41,7 +41,7 @@ def without_calls(
     if found := _functions_of(run, lines, spent):
         names, shares = found
         usual, most = max(usual, mean(share.likely for share in shares)), max(most, *(share.most for share in shares))
-        how += f", at most all of {' and '.join(f'`{name}`' for name in names)} by stack samples"
+        how += f", at most the time of {' and '.join(f'`{name}`' for name in names)} by stack samples"
     most = run.most_of_process(most, traced=False)
     functions = {call.function for facts in run.facts for call in facts.calls if (call.where or "") in lines}
     whole = len(run.facts) == (run.measured.known("world_size") or len(run.facts))

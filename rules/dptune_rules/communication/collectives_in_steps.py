@@ -41,8 +41,8 @@ once more in each step. Objects are pickled, and their sizes are sent in a colle
 
 On a CPU the saving is predicted for collectives that all ranks complete together. Lower end: 0.8 times the time in
 these calls without waiting for other ranks, because the next all-reduce may wait for them instead. Upper end: the time
-on the rank that spends most, or in the function that makes the calls if it does nothing else. Where one rank sends to
-the others, the saving is an upper bound.
+on the rank that spends most, or the time in the function that makes the calls, if it does nothing else. Where one rank
+sends to the others, the saving is an upper bound.
 
 ## When to leave it alone
 

@@ -190,7 +190,8 @@ def _watch(optimizer: str, on_nccl: bool) -> str:
     words = "clip_grad_norm_ and weight decay fail on sparse gradients."
     if optimizer in SUPPORT_SPARSE:
         return words
-    return f"{optimizer} rejects them: use a separate SparseAdam or SGD for the tables, which skip unused rows. {words}"
+    other = "use a separate SparseAdam or SGD for the tables, which skip unused rows"
+    return f"{optimizer} rejects sparse gradients: {other}. {words}"
 
 
 def _sending(run: RunView, tables: Sequence[DenseTableFacts]) -> float:

@@ -24,8 +24,8 @@ accumulates (Lightning's `accumulate_grad_batches`, Accelerate's `accumulate`), 
 
 With `fully_shard`, call `model.set_requires_gradient_sync(micro == accumulate - 1)` before each backward pass. Each
 rank then keeps gradients of whole parameters, so it is proposed where the device, or on a CPU the host, has room for
-them. The upper bound is then the reductions of all micro-batches but one, hidden or not, with their hooks and copies:
-one script saved 33 % of a step, where the reduce-scatters alone took 24 %.
+them. The upper bound is then the time of the reductions of all micro-batches but one, hidden or not, with their copies
+and hooks: one script saved 33 % of a step, where the reduce-scatters alone took 24 %.
 
 The sum is the same up to floating-point summation order: local gradients are added before they are averaged, not after.
 

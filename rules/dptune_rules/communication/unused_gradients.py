@@ -32,9 +32,9 @@ the ranks, used or not.
   With DistributedDataParallel around `net_d`, call `net_d.module` in this pass: DDP expects a gradient of every
   parameter after a forward pass through it.
 
-On a CPU, operators of the first backward passes are timed, and the saving is predicted: the time in operators that lead
-to these parameters only, and of that in operators that also lead to others about half in products and convolutions, a
-tenth in normalization, and nothing in LSTM layers, which compute all gradients at once. Otherwise it is an upper bound:
+On a CPU, operators of the first backward passes are timed, and the saving is predicted. Operators that lead only to
+these parameters count in full. Of those that also lead to others, products and convolutions count about half,
+normalization a tenth, and LSTM layers, which compute all gradients at once, nothing. Otherwise it is an upper bound:
 the whole backward pass; on a GPU its share of backward compute, plus the exposed transfer.
 
 ## When to leave it alone
@@ -45,8 +45,9 @@ the whole backward pass; on a GPU its share of backward compute, plus the expose
 ## References
 
 - Freezing parameters, `requires_grad_`: https://pytorch.org/docs/stable/notes/autograd.html
-- CPU time in turn, one thread, the backward pass of a layer without the gradients of its weights: linear layers took 42
-  to 50 % less, convolutions 18 to 58 %, normalization at most 21 %, an LSTM and PReLU as long.
+- Measured CPU time (alternating runs, one thread) of a layer's backward pass without the gradients of its weights: 42
+  to 50 % less for linear layers, 18 to 58 % for convolutions, at most 21 % for normalization, unchanged for an LSTM and
+  PReLU.
 - DCGAN tutorial, where the generator's pass computes the discriminator's gradients:
   https://pytorch.org/tutorials/beginner/dcgan_faces_tutorial.html
 """
@@ -101,7 +102,7 @@ def check(run: RunView) -> Iterator[Advice]:
             + (" and never used." if unused.optimizer is None else " and then zeroed."),
             changes=[],
             remedy=remedy,
-            saves=saves or run.bound(0.0, share, "this backward pass takes"),
+            saves=saves or run.bound(0.0, share, "the time of this backward pass"),
             confidence="high",
             evidence=[
                 *known("backward pass", unused.where),

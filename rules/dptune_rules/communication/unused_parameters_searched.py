@@ -4,27 +4,27 @@
 
 Whether `find_unused_parameters` is on, and how many bytes of parameters got no gradient, which DDP counts in some
 steps: none, on any rank, in the last of those steps. Also the all-reduce of integers, four bytes for each parameter
-tensor, by which ranks share which parameters they used.
+tensor, by which ranks share which parameters they used: the bitmap.
 
 ## Why it matters
 
 With this option DDP traverses the graph after each forward pass, marks each used parameter tensor, and all-reduces the
-marks after the backward pass, when it is exposed. It also does not sort buckets into the order in which gradients
-become ready.
+bitmap of these marks after the backward pass, when it is exposed. It also does not sort buckets into the order in which
+gradients become ready.
 
 ## What to change
 
 Remove `find_unused_parameters=True`. Keep it where parts of the model are unused in turns: without it torch raises an
 error in the first step with an unused parameter, so nothing goes wrong unnoticed.
 
-The search is timed in untraced steps: the time from the end of the forward pass until DDP returns. Older recordings do
-not have this time; 4 us for each parameter tensor then count, twice the time that the search took on a CPU. The cost
-also includes the shortest all-reduce of the marks (longer ones may include waiting).
+The search is timed in untraced steps: from the end of the forward pass until DDP returns. Older recordings lack this
+time; the rule then takes 4 us per parameter tensor, twice the time that the search took on a CPU. The cost also
+includes the shortest all-reduce of the bitmap (longer ones may include waiting).
 
-On a CPU the saving is predicted. Lower end: 0.8 times the search. Upper end: 1.1 times the search and this all-reduce,
-plus all exposed communication except waiting for late ranks if buckets in the order of the gradients may hide it: if
-there are several, and gradients become ready in another order than that of the parameters. Otherwise the saving is an
-upper bound, with this exposed communication.
+On a CPU the saving is predicted. Lower end: 0.8 times the search. Upper end: 1.1 times the search and this all-reduce.
+If there are several buckets, and gradients become ready in another order than that of the parameters, DDP sorts the
+buckets without the search, which may hide communication: the upper end then includes all exposed communication except
+waiting for late ranks. In other cases the saving is an upper bound, which includes this communication.
 
 ## When to leave it alone
 
@@ -37,7 +37,7 @@ upper bound, with this exposed communication.
   https://pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html
 - Li et al. 2020, "PyTorch Distributed", section 4.2.1 on globally unused parameters: https://arxiv.org/abs/2006.15704
 - Measured on a CPU, one thread, torch 2.13: the search took 1.9 of 20 ms in a step of 802 tensors, and 0.6 of 5 ms in a
-  step of 202 tensors, plus the all-reduce of the marks.
+  step of 202 tensors, plus the all-reduce of the bitmap.
 """
 
 from __future__ import annotations

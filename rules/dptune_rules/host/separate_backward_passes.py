@@ -18,8 +18,8 @@ losses are the sum of their gradients, from one pass. Retained graphs also keep 
 
 The parts of the model that only one loss uses are computed in either case. On a CPU, operators are timed in warm-up
 steps, and the saving is predicted from the part of the later passes in operators that an earlier pass went through. In
-measurements one pass saved 0.8 to 1.2 times the time of the others. Otherwise the saving is an upper bound: all passes
-but the first, on a CPU 1.2 times that.
+measurements, a single pass saved 0.8 to 1.2 times the time of the others. Otherwise the saving is an upper bound: all
+passes but the first, on a CPU 1.2 times that.
 
 ## When to leave it alone
 
@@ -27,8 +27,9 @@ but the first, on a CPU 1.2 times that.
 
 ## References
 
-- CPU time in turn, one thread, two losses of convolutions, linear layers, a transformer and an LSTM, on a loaded
-  machine: one pass saved 0.8 to 1.2 times the time of the second in 19 of 22 measurements, 0.99 times in the median.
+- Measured CPU time (alternating runs, one thread, loaded machine) with two losses of convolutions, linear layers, a
+  transformer and an LSTM: a single pass saved 0.8 to 1.2 times the time of the second in 19 of 22 measurements, 0.99
+  times in the median.
 - torch.autograd.backward, `retain_graph`: https://pytorch.org/docs/stable/generated/torch.autograd.backward.html
 """
 
@@ -109,4 +110,5 @@ def _bound(run: RunView, share: float) -> Saving:
     """All passes but the first; on a CPU as much more as was saved of them at most."""
     if run.measured.known("device_kind") != "cpu":
         return run.bound(0.0, share, "all passes but the first")
-    return run.bound(0.0, min(1.0, SAVED_PART[1] * share), f"{SAVED_PART[1]} times all passes but the first")
+    how = f"{SAVED_PART[1]} times the time of all passes but the first"
+    return run.bound(0.0, min(1.0, SAVED_PART[1] * share), how)

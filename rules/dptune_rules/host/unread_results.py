@@ -1,27 +1,27 @@
-"""Operators compute results with gradients that nothing reads.
+"""The forward pass computes results that nothing reads.
 
 ## What it measures
 
-Operators that the forward pass calls, in two warm-up steps. One counts if no backward pass goes through its result by
-the end of the next step, the result is freed by then, and every operator that takes the result counts as well. What
-reads values counts as use: `item`, `detach`, comparisons, operators without gradients. So do results that a variable or
-a list keeps. Only results with gradients are looked at. The share is of the watched steps, without the time that
-watching takes; on a GPU it is the operators' part of the host's time in the forward pass, applied to its compute.
+Operators of the forward pass in two warm-up steps, if their results require gradients. An operator counts if, by the
+end of the next step, no backward pass has gone through its result and the result is freed, and if every operator that
+takes the result counts as well. Reading values is use: `item`, `detach`, comparisons, operators without gradients. So
+is keeping the result in a variable or a list. The share is of the watched steps, without the overhead of watching; on a
+GPU it is the operators' share of host time in the forward pass, applied to the GPU's compute in that pass.
 
 ## Why it matters
 
-The work has no effect. Typical are a model that is given labels and computes its own loss, while the script computes
-another from the logits, heads and branches whose outputs no loss takes, and metrics that are computed in each step and
-read in some.
+The work has no effect. Typical cases: a model that is given labels computes its own loss, while the script computes
+another one from the logits; no loss uses the outputs of a head or a branch; a metric is computed in each step but read
+only in some.
 
 ## What to change
 
-- A loss of the model that is not used: call the model without labels.
+- The model's own loss is not used: call the model without labels.
 
       labels = inputs.pop("labels")
       loss = criterion(model(**inputs).logits, labels)
 
-- A head or a branch: leave it out, or call it only where its output is read.
+- A head or a branch: leave it out, or call it only if its output is read.
 - A metric: compute it in the steps that report it, under `torch.no_grad()`.
 
 On a CPU the saving is predicted from the time of these operators in at least two warm-up steps: from 0.8 times the
@@ -29,7 +29,7 @@ smallest share to 1.3 times the largest. Otherwise it is an upper bound: the tim
 
 ## When to leave it alone
 
-- The result is read in other steps than those of the warm-up, for example every hundredth.
+- The result is read in steps after the warm-up, for example in every hundredth.
 - An operator is called for its side effects: BatchNorm in a branch updates its statistics.
 
 ## References
@@ -54,7 +54,7 @@ RULE = Rule(
     name="unread-results",
     family="host",
     kind="time",
-    summary="operators compute results with gradients that nothing reads",
+    summary="the forward pass computes results that nothing reads",
     since="0.1",
     thresholds=(WORTH_SHARE,),
     asked_when_busy=True,
@@ -76,21 +76,21 @@ def check(run: RunView) -> Iterator[Advice]:
             slug=RULE.name,
             kind=RULE.kind,
             impact=impact,
-            title=f"{_computes(found)} results that nothing reads, {100 * share:.0f} % of the step: {_remedy(found)}",
-            why="No backward pass goes through these results, no other operator takes them, and they are freed by the "
-            "next step.",
+            title=f"{_computes(found)} results that nothing reads ({100 * share:.0f} % of the step): {_remedy(found)}",
+            why="No backward pass goes through these results, no other operator uses them, and they are freed by the "
+            "end of the next step.",
             changes=[],
-            saves=run.without_same([found], share) or run.bound(0.0, share, "all of these operators"),
+            saves=run.without_same([found], share) or run.bound(0.0, share, "the time of all of these operators"),
             confidence="medium" if len(found.step_ns) > 1 and run.times_hold else "low",
             evidence=[
                 Evidence(label="operators whose results are not read", value=share, unit="of a step"),
                 *known("operators", ", ".join(found.operators)),
                 *known("called by", found.library),
                 Evidence(label="their calls", value=found.calls, unit="per step"),
-                Evidence(label="steps that were watched", value=len(found.step_ns)),
+                Evidence(label="watched steps", value=len(found.step_ns)),
             ],
             numerics="same",
-            watch="Only steps of the warm-up were watched: keep what later steps read.",
+            watch="Only warm-up steps were watched: keep what later steps read.",
             fingerprint=f"{RULE.code}:{_place(found)[0] or _place(found)[1].rpartition(':')[0]}:{found.library}",
         )
 
@@ -104,8 +104,7 @@ def _place(found: UnreadResultFacts) -> tuple[str, str]:
 def _computes(found: UnreadResultFacts) -> str:
     name, place = _place(found)
     function = f"`{name}` ({place})" if name else place
-    through = f" through `{found.library}`" if found.library else ""
-    return f"{function} computes{through}"
+    return f"{function} calls `{found.library}`, which computes" if found.library else f"{function} computes"
 
 
 def _remedy(found: UnreadResultFacts) -> str:

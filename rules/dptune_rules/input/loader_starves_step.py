@@ -60,9 +60,9 @@ the patterns that DP901 knows. Otherwise, if the first batches were prepared wit
 several epochs, the remedy is to prepare each sample once.
 
 A `TensorDataset` indexes its tensors for each sample, and the loader stacks the samples again: a batch of 2,048 rows
-and three tensors calls 6,144 operators. The same holds for its subsets, and for a data set of the script whose
-`__getitem__` only indexes tensors. They also accept a list of indices: with `batch_size=None` and a `BatchSampler`
-as the sampler, a batch is one call for each tensor. Samples are then so cheap that workers can only hide the remaining
+and three tensors calls 6,144 operators. So do its subsets, and data sets of the script whose `__getitem__` only indexes
+tensors. All of them also accept a list of indices: with `batch_size=None` and a `BatchSampler` as the sampler, a batch
+is one call for each tensor. Samples are then so cheap that workers can only hide the remaining
 cost. This is proposed before the first workers, for samples of up to 16 KiB: larger ones take as long to copy. For
 samples of up to 4 KiB it saved 64 to 87 % of the CPU time of preparing batches. Three training loops, timed on a busy
 machine, saved 0.34 to 1.43 times their wait, so the predicted interval is from 0.3 to 1.5 times the wait.
@@ -73,7 +73,7 @@ machine, saved 0.34 to 1.43 times their wait, so the predicted interval is from 
   impact counts only the time beyond the hand-over, and workers are proposed only if that exceeds the noise of the
   steps.
 - The data set already returns a whole batch in one call (`__getitems__`), workers would not help, and no costly pattern
-  is known: no remedy is known, so there is no finding of low impact.
+  is found: dptune knows no remedy, and does not report low impact.
 - A large batch is prepared about as fast as memory is copied. A worker copies its tensors into shared memory, and the
   training process maps that page by page. On a CPU this takes cores from the model: with one worker and a batch of 12.8
   MiB that was ready in 8 ms, steps of 18.5 ms took 2 to 18 % longer, and under load 1.8 times as long. The cost of

@@ -2,28 +2,29 @@
 
 ## What it measures
 
-The state that `nn.LSTM`, `nn.GRU`, `nn.RNN` and their cells get in the first training call after a batch was drawn, in
-the warm-up steps: whether it is the one that they returned for the previous batch, by some of its values. Reported if
-this is so for each batch, at least two, and the loader that most batches are drawn from shuffles its samples.
+In the warm-up steps, the state that is passed to `nn.LSTM`, `nn.GRU`, `nn.RNN` and their cells in the first training
+call after a batch was drawn: whether some of its values equal those of the state that they returned for the previous
+batch. Reported if all batches, at least two, start with that state, and the loader that most batches are drawn from
+shuffles its samples.
 
 ## Why it matters
 
-A state carried over is right if row i of a batch continues row i of the previous one. Shuffled samples continue
-nothing: each starts with the state of an unrelated sample. This is noise in training, and outputs depend on the order
-of batches, in evaluation too.
+Carrying the state over is right if row i of a batch continues row i of the previous one. Shuffled samples do not
+continue it: each starts with the state of an unrelated sample. This adds noise to training, and outputs depend on the
+order of batches, in evaluation too.
 
 ## What to change
 
-Start each batch without a state:
+Pass no state at the start of a batch:
 
     outputs, state = self.rnn(rows)
 
-If sequences are longer than a batch, keep their order: `shuffle=False`, and a batch sampler whose row i continues row i
-of the previous batch. Reset the state where a sequence ends.
+If sequences continue from batch to batch, keep their order: `shuffle=False`, and a batch sampler whose row i continues
+row i of the previous batch. Reset the state where a sequence ends.
 
 ## When to leave it alone
 
-- A sample of the data set is a whole batch, and the order of samples does not matter to the state.
+- Each sample of the data set is a whole batch, and the state does not depend on the order of samples.
 
 ## References
 
@@ -78,7 +79,7 @@ def _advice(found: CarriedStateFacts, loader: LoaderFacts) -> Advice:
     return results_at_risk(
         RULE,
         title=f"{found.module}{in_parentheses(found.where)} starts each batch with the state of the previous batch, "
-        "but the loader shuffles samples: they get the state of others",
+        "but the loader shuffles: samples start with the state of unrelated ones",
         why="Shuffled samples do not continue those of the previous batch, so the state is noise, and outputs depend "
         "on the order of batches.",
         evidence=[
@@ -86,8 +87,8 @@ def _advice(found: CarriedStateFacts, loader: LoaderFacts) -> Advice:
             *known("sampler", loader.sampler),
             *known("loader created at", loader.where),
         ],
-        remedy="Start each batch without a state, or keep the order of sequences: `shuffle=False` and batches whose "
-        "row i continues row i of the previous batch.",
-        watch="Train again from the start: weights have learned with states of other samples.",
+        remedy="Pass no state at the start of a batch, or keep the order of sequences: `shuffle=False` and batches "
+        "whose row i continues row i of the previous batch.",
+        watch="Train again from scratch: the weights were trained with the states of unrelated samples.",
         subject=found.module,
     )

@@ -2,16 +2,15 @@
 
 ## What it measures
 
-In the first batches of each process, where samples lie in memory: whether neighbouring samples of a data set, by index,
-overlap. And the indices of the Subsets, or SubsetRandomSamplers, of two loaders over that data set: how many
-of the samples of one have a neighbour among those of the other. Windows that are copied when they are drawn are not
-recognized.
+In the first batches of each process, whether samples of a data set overlap in memory with their neighbours by index.
+If they do, and two loaders draw from Subsets of that data set, or with SubsetRandomSamplers: how many samples of one
+have a neighbour in the other. Windows that are copied when they are drawn are not recognized.
 
 ## Why it matters
 
-It costs the meaning of held-out scores. If windows share half or more of their values, a random split puts almost the
-same window into both parts, so the score shows how well the model remembers, not how well it generalizes.
-Early stopping and the choice of hyperparameters then follow that score.
+Held-out scores become misleading. If windows share half or more of their values, a random split puts almost the same
+window into both parts, so the score measures memorization, not generalization. Early stopping and the choice of
+hyperparameters then follow that score.
 
 ## What to change
 
@@ -24,14 +23,14 @@ In a split by time, leave out the windows at the border that reach into the othe
 
 ## When to leave it alone
 
-- The held-out part is only used to see whether training works.
+- The held-out part only serves to check that training works.
 
 ## References
 
 - scikit-learn, "Cross validation of time series data" and "Cross-validation iterators for grouped data":
   https://scikit-learn.org/stable/modules/cross_validation.html
-- Half of the samples: in a random split that holds out 20 %, 96 % of the held-out windows have a neighbour in the
-  training part. In a split by time one has.
+- The limit of half of the windows: in a random split that holds out 20 %, 96 % of the held-out windows have a neighbour
+  in the training part; in a split by time, one window has.
 """
 
 from __future__ import annotations
@@ -73,7 +72,7 @@ def _advice(found: SplitWindowFacts) -> Advice:
         RULE,
         title=f"{f'{at} splits' if at else 'The script splits'} overlapping windows of `{found.dataset}` at random: "
         f"{100 * found.share:.0f} % of the held-out windows share values with training windows",
-        why="Neighbouring windows overlap, so held-out scores show what the model remembers of the training windows.",
+        why="Neighbouring windows overlap, so held-out scores measure memorization, not generalization.",
         evidence=[
             Evidence(
                 label="held-out windows next to a training window", value=found.beside, unit=f"of {found.held_out:,}"
@@ -82,6 +81,6 @@ def _advice(found: SplitWindowFacts) -> Advice:
             *known("split at", place),
         ],
         remedy="Split the recordings or the time range first, then cut windows from each part.",
-        watch="Held-out scores drop: they no longer include windows that were trained on.",
+        watch="Held-out scores will be worse: held-out windows no longer share values with training windows.",
         subject=found.dataset,
     )

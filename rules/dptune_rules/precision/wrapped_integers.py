@@ -1,17 +1,17 @@
-"""Arithmetic of narrow integer tensors, or a conversion to their dtype, wraps around.
+"""Arithmetic on narrow integer tensors, or a conversion to a narrow integer dtype, wraps around.
 
 ## What it measures
 
 In three warm-up steps, additions, subtractions and products of two tensors of 8 or 16 bits (`a - b`, `torch.diff`) in
 functions of the script, and conversions to such a dtype (`.byte()`, `.to(torch.uint8)`), also where the main process
 prepares samples. The same operator is computed in int64 on up to about a million values, and the results are compared.
-Fractions that a conversion cuts off do not count. Operators with a number (`labels - 1`, `255 - image`) are not looked
-at, and neither are those of NumPy, of loader workers and on GPUs.
+Truncated fractions do not count. Not checked: operators with a number (`labels - 1`, `255 - image`), NumPy arrays,
+loader workers, and tensors on GPUs.
 
 ## Why it matters
 
-It costs correctness. Tensors of uint8 hold 0 to 255, and `10 - 12` is 254 there: in a difference of two images, what
-becomes slightly darker looks as if it became very bright. torch raises no error, and training still converges.
+It costs correctness. Tensors of uint8 hold 0 to 255, so `10 - 12` gives 254: in a difference of two images, a
+pixel that gets slightly darker looks as if it got much brighter. torch raises no error, and training still converges.
 Converting afterwards, as in `(a - b).float()`, is too late.
 
 ## What to change
@@ -20,19 +20,19 @@ Convert before the operator:
 
     moved = frames[:, 1:].float() - frames[:, :-1].float()
 
-Where numbers are converted to a narrow dtype, clamp them first, or choose a dtype that holds all of them:
+Where values are converted to a narrow dtype, clamp them first, or choose a dtype that holds all of them:
 
     image = (255 * image).clamp(0, 255).to(torch.uint8)
 
 ## When to leave it alone
 
-- Wrapping is meant, as in checksums and hashes, or counters that start again at zero.
+- Wrapping is intended, as in checksums, hashes and counters that restart at zero.
 
 ## References
 
 - PyTorch, tensor attributes, `torch.dtype`: https://pytorch.org/docs/stable/tensor_attributes.html
 - NumPy, "Overflow errors": https://numpy.org/doc/stable/user/basics.types.html#overflow-errors
-- There is no measured limit. One value in 1,000 is 150 of an image of 3 x 224 x 224.
+- The limit is not from measurements: one value in 1,000 is 150 values of a 3 x 224 x 224 image.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from dptune_rules.at_risk import results_at_risk
 LEAST_SHARE = Threshold("least_share", 0.001, "of the results: a few wrapped values hardly change what a model learns")
 RANGES = {"uint8": "0 to 255", "int8": "-128 to 127", "int16": "-32,768 to 32,767", "uint16": "0 to 65,535"}
 WIDEN = "Convert the tensors before the operator, for example with .float() or .to(torch.int32)."
-CLAMP = "Clamp the numbers first, or choose a dtype that holds all of them."
+CLAMP = "Clamp the values first, or choose a dtype that holds all of them."
 VERBS = {
     "sub": "subtracts {} tensors",
     "add": "adds {} tensors",
@@ -59,7 +59,7 @@ RULE = Rule(
     name="wrapped-integers",
     family="precision",
     kind="risk",
-    summary="arithmetic of narrow integer tensors, or a conversion to their dtype, wraps around",
+    summary="arithmetic on narrow integer tensors, or a conversion to a narrow integer dtype, wraps around",
     since="0.1",
     thresholds=(LEAST_SHARE,),
     asked_when_busy=True,
@@ -80,11 +80,11 @@ def _advice(found: WrappedIntegerFacts) -> Advice:
     return results_at_risk(
         RULE,
         title=f"{at} {VERBS[found.operator].format(found.dtype)}: {_percent(found.share)} of the results are outside "
-        f"of {RANGES[found.dtype]} and wrap around",
+        f"{RANGES[found.dtype]} and wrap around",
         why=f"{found.dtype} holds {RANGES[found.dtype]}; torch wraps larger and smaller results without an error.",
         evidence=[
-            Evidence(label="results that wrapped", value=found.share, unit="of those compared"),
-            Evidence(label="results that were compared", value=found.values),
+            Evidence(label="results that wrapped around", value=found.share, unit="of those compared"),
+            Evidence(label="results compared", value=found.values),
             Evidence(label="operator", value=found.operator),
             Evidence(label="computed at", value=found.where),
         ],

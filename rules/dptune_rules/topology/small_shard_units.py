@@ -52,7 +52,7 @@ from dptune_rules.exposed import exposed_rows
 from dptune_rules.known import known
 
 MIB = 2**20
-_UNITS = "FSDP's collectives, hooks and copies take"
+_UNITS = "the time of FSDP's collectives, hooks and copies"
 _WITH_OPTIMIZER = "the time of FSDP's collectives, hooks and copies, and of the optimizer"
 
 LEAST_MIB = 1.0  # of a unit: smaller blocks go several into one call

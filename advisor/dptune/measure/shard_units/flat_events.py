@@ -40,15 +40,15 @@ _AHEAD, _BACKWARD = "_prefetch", "pre_backward_hook"
 _AUTOGRAD = "autograd::engine::evaluate_function"
 _GATHER = "all_gather"
 _RATIOS = (0.25, 0.5, 1.0, 2.0, 4.0)  # of the widths of two dtypes
-_NO_NAMES = "ranges of FullyShardedDataParallel name no unit, and"
-NO_HANDLES = f"{_NO_NAMES} those of this torch do not show which units have parameters"
-NO_TASKS = f"{_NO_NAMES} the trace has no operators of autograd"
-RECOMPUTED = f"{_NO_NAMES} backward passes run forward passes of units again"
+_NO_NAMES = "ranges of FullyShardedDataParallel do not name units, and"
+NO_HANDLES = f"{_NO_NAMES} in this version of torch they do not show which units have parameters"
+NO_TASKS = f"{_NO_NAMES} the trace has no autograd operators"
+RECOMPUTED = f"{_NO_NAMES} backward passes rerun the forward passes of units"
 CUT = f"{_NO_NAMES} the trace starts or ends within a pass"
-SEVERAL_ROOTS = f"{_NO_NAMES} several models are wrapped by it"
-NOT_ALL = f"{_NO_NAMES} not every unit of a forward pass runs, once, in the backward pass"
-UNEVEN = f"{_NO_NAMES} forward passes differ in the units that they run, or run one of them twice"
-OTHER_ORDER = f"{_NO_NAMES} message sizes show that units do not run in one order"
+SEVERAL_ROOTS = f"{_NO_NAMES} it wraps several models"
+NOT_ALL = f"{_NO_NAMES} not every unit of a forward pass runs exactly once in the backward pass"
+UNEVEN = f"{_NO_NAMES} forward passes run different units, or one unit twice"
+OTHER_ORDER = f"{_NO_NAMES} message sizes show that the order of units varies"
 
 
 class _Hook(NamedTuple):

@@ -15,7 +15,7 @@ from dptune.measure.shard_units.in_flight import InFlight
 from dptune.measured import UnitGroup
 
 _Key = tuple[str | None, tuple[int, ...]]  # name and ranks of a group
-_NOBODY = "no rank of it waits"
+_NOBODY = "no rank of the group waits"
 
 
 @dataclass

@@ -37,7 +37,7 @@ _MOSTLY = 0.5  # of the gathers of a pass, that are issued ahead
 _SMALL = 0.02  # of the compute of a pass: less exposed communication needs no reason
 _KINDS = {"all_gather": "gather", "reduce_scatter": "reduce", "all_reduce": "all-reduce"}
 _USUAL_PREFETCH = "BACKWARD_PRE"  # of FullyShardedDataParallel
-_NUMBERED = " #N: the Nth unit that forward passes run; neither the trace nor the recording names it."
+_NUMBERED = " #N: the Nth unit that forward passes run; neither the trace nor the recording names units."
 
 
 def fsdp(report: Report, width: int) -> Iterator[Line]:

@@ -43,7 +43,7 @@ def changed(model: MemoryModel, changes: Mapping[str, Value]) -> MemoryModel:
     for name, value in sorted(changes.items(), key=lambda change: _ORDER.get(change[0], 0)):
         if model.flat and name in CHANGES and name not in _OF_FLAT:
             raise Missing(
-                f"of FullyShardedDataParallel (FSDP1), memory is modelled for other batch sizes, not for {name}"
+                f"for FullyShardedDataParallel (FSDP1), peak memory is predicted for other batch sizes, not for {name}"
             )
         if name in CHANGES:
             model = CHANGES[name](model, value)

@@ -33,7 +33,7 @@ _NAMES = {
     "optimizer": "temporary tensors of the optimizer",
     "buffers": "buffers of the model",
     "others": "other tensors of the script",
-    "primitives": "primitives of oneDNN, no tensors",
+    "primitives": "primitives of oneDNN (not tensors)",
 }
 
 
