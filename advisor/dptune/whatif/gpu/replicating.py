@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
-from statistics import median, quantiles
+from statistics import mean, median, quantiles
 
 from dptune.knobs import Value
 from dptune.measured import Missing
@@ -38,7 +38,7 @@ from dptune.whatif.gpu.unit_editing import NO_REDUCTIONS, UnitEdit, begins_of_un
 from dptune.whatif.gpu.unit_reductions import UnitReduction
 
 WHOLE = ("float", "float32", "fp32")
-_QUARTILE = Assumed(2, 1, 0)  # of what collectives took / what the link says: which of the three quartiles
+_QUARTILE = Assumed(2, 1, 0)  # of what collectives of a step took / what the link says: which of three quartiles
 # What the host takes, in calls: its usual time from one call to the next. On an H200 (torch 2.11) copying a gradient
 # into its bucket and back took 1.2 of these, issuing an all-reduce 6.3; in simulated runs 1.2 to 2.4, and 3.4 to 4.5.
 _GRADIENT_CALLS, _BUCKET_CALLS = Assumed(2.4, 1.5, 0.6), Assumed(8.0, 5.0, 2.0)
@@ -142,19 +142,24 @@ class _Replicas:
         return shares_of_messages(program, computing_shares(program)), SLOWED.at(self.side)
 
     def _level(self, shares: Mapping[int, float], slowed: float) -> float:
-        """What an all-reduce takes alone / what the link says: half of that of each of its two halves."""
-        program, kinds = self.before, defaultdict[str, list[float]](list)
+        """What an all-reduce takes alone / what the link says: half of that of each of its two halves.
+
+        The mean of a step counts, as its all-reduces add up: single collectives differ by more, for example where ranks
+        share a GPU.
+        """
+        program, kinds = self.before, defaultdict[str, dict[int, list[float]]](lambda: defaultdict(list))
         edit = UnitEdit.of(program)
         alone = {end: transfer.alone for transfer in program.transfers for end in transfer.ends}
-        ends = [gather.operations[-1][1] for gather in program.gathers]
-        ends += [unit.end for unit in program.unit_reductions]
-        for end in ends:
+        ends = [(gather.step, gather.operations[-1][1]) for gather in program.gathers]
+        ends += [(unit.step, unit.end) for unit in program.unit_reductions]
+        for step, end in ends:
             message = edit.message(end)
             share = max(shares.get(edge.message, 0.0) for edge in program.edges[end])
             took_ns = edit.took_ns(end) * alone.get(end, 1.0) / slower(share, slowed)
-            kinds[message.kind].append(took_ns / self.link.alone_ns(message.message_bytes))
+            kinds[message.kind][step].append(took_ns / self.link.alone_ns(message.message_bytes))
         quartile = int(_QUARTILE.at(self.side))
-        return sum(quantiles(took, n=4)[quartile] if len(took) > 1 else took[0] for took in kinds.values())
+        means = [[mean(took) for took in steps.values()] for steps in kinds.values()]
+        return sum(quantiles(took, n=4)[quartile] if len(took) > 1 else took[0] for took in means)
 
     def _reduced(
         self,
