@@ -581,8 +581,8 @@ def test_settings_that_a_recommendation_adds_have_names_of_their_own() -> None:
 async def test_what_a_changed_setting_is_now_is_not_cut() -> None:
     run, report = reading.sample("gpu/ranks-nccl-fsdp")
     async with ReportApp(report, run).run_test(size=SMALL) as pilot:
-        await see(pilot, "Advised by DP401", "7")
-        await see(pilot, "> float32 products < high (now highest) precision.float3")
+        await see(pilot, "Advised by DP204", "7")
+        await see(pilot, "> float32 products < high (now highest) precision.float3", "down", "right")
 
 
 async def test_the_legend_names_what_is_drawn(recorded: tuple[Run, Report]) -> None:
