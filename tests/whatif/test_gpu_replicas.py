@@ -103,7 +103,7 @@ def test_sizes_are_those_of_the_detailed_window_where_the_light_one_has_none() -
 
 
 def test_single_collectives_differ_by_more_than_those_of_steps() -> None:
-    """Where two ranks share an H200 a collective takes 0.3 to 3.7 times what the link says. DDP took 0.74 of the step."""
+    """Where two ranks share an H200 a collective takes 0.3 to 3.7 times what the link says. DDP took 0.74 of a step."""
     measured = reading.measured(SAMPLE)
     ddp = RunModel.of(reading.loaded(SAMPLE), measured).predict({"wrapper": "ddp"})
     share = 1 / measured.step.time_ns
