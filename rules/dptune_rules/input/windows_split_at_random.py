@@ -4,7 +4,8 @@
 
 In the first batches of each process, where samples lie in memory: whether neighbouring samples of a data set, by index,
 overlap. And the indices of the Subsets, or SubsetRandomSamplers, of two loaders over that data set: how many
-of the samples of one have a neighbour among those of the other. Windows that are copied when they are drawn are not
+of the samples of one have a neighbour among those of the other. Ranges and recordings that are held out whole are none:
+of samples drawn at random some have no held-out neighbour. Windows that are copied when they are drawn are not
 recognized.
 
 ## Why it matters
