@@ -126,6 +126,8 @@ def test_wrapped_values_that_are_not_read_as_numbers(prepare):
     "prepare",
     [
         lambda: LATER - EARLIER > 3,
+        lambda: FRAMES * FRAMES != 0,
+        lambda: FRAMES + torch.full_like(FRAMES, 240) != 0,
         lambda: torch.diff(FRAMES.flip(0), dim=0).reshape(2, 2)[0].repeat(2),
         lambda: torch.stack([LATER[0] - EARLIER[0]]).clamp(max=100),
         lambda: torch.where(LATER < EARLIER, EARLIER - LATER, EARLIER - LATER),

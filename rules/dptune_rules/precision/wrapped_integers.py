@@ -5,9 +5,9 @@
 In three warm-up steps, additions, subtractions and products of two tensors of 8 or 16 bits (`a - b`, `torch.diff`) in
 functions of the script, and conversions to such a dtype (`.byte()`, `.to(torch.uint8)`), also where the main process
 prepares samples. The same operator is computed in int64 on up to about a million values, and the results are compared.
-Fractions that a conversion cuts off do not count. Values that wrapped count once they are read as numbers: tests for
-zero or equality and operators on bits do not read them so. Operators with a number (`labels - 1`, `255 - image`) are
-not looked at, and neither are those of NumPy, of loader workers and on GPUs.
+Fractions that a conversion cuts off do not count. Values that wrapped count once they are read as numbers: operators on
+bits do not read them so, nor do tests whether a difference is zero. Operators with a number (`labels - 1`,
+`255 - image`) are not looked at, and neither are those of NumPy, of loader workers and on GPUs.
 
 ## Why it matters
 

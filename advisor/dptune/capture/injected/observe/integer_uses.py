@@ -1,6 +1,6 @@
 """Follows integer tensors with values that wrapped, until something reads these as numbers.
 
-Tests for zero and equality, and operators on bits, are right on values that wrapped: borders by
+Tests whether a difference is zero, and operators on bits, are right on values that wrapped: borders by
 `labels[1:] - labels[:-1] != 0`, checksums. So is a selection of the values that did not wrap:
 `where(a > b, a - b, b - a)`.
 """
@@ -35,9 +35,13 @@ _LOGICAL = ("logical_",)
 
 @dataclass(eq=False)
 class Wrapped:
-    """Values of one result that wrapped: which ones, and what to do once they are read."""
+    """Values of one result that wrapped: which ones, and what to do once they are read.
+
+    `difference`: zero means equal, also where values wrapped; a product or a sum may wrap to zero.
+    """
 
     bad: torch.Tensor
+    difference: bool
     read: Callable[[], None] | None  # None once it was called
 
 
@@ -64,15 +68,17 @@ class IntegerUses:
         name = name.strip("_")
         if name in _SHIFTS and isinstance(result, torch.Tensor):
             self._bits[id(result)] = weakref.ref(result)
-        if not self._held or name in _BITS or name in _SHIFTS or name in _TESTS or name.startswith(_LOGICAL):
+        if not self._held or name in _BITS or name in _SHIFTS:
             return
+        tests = name in _TESTS or name.startswith(_LOGICAL)
         held = [each for tensor in tensors_in((args, kwargs)) for each in self._of(tensor)]
+        held = [each for each in held if not (tests and each.difference)]
         if not held:
             return
         made = [args[0]] if name == "setitem" else list(tensors_in(result))
         if name == "where" and len(args) == 3 and (left := self._selected(*args)) is not None:
             held = [each for each in held if each in left]
-        elif any(tensor.dtype not in self._narrow for tensor in made) or (not made and name in _READERS):
+        elif any(tensor.dtype not in self._narrow for tensor in made) or (not made and (tests or name in _READERS)):
             for each in held:
                 if each.read is not None:
                     each.read()

@@ -99,7 +99,7 @@ class WrappedIntegers:
             line.facts.values += exact.numel()
             bad = result[: len(exact)].to(torch.int64) != exact
             if wrapped := int(bad.sum()):
-                self._uses.hold(result, Wrapped(bad, lambda: line.count(wrapped)))
+                self._uses.hold(result, Wrapped(bad, operator == "sub", lambda: line.count(wrapped)))
 
     def ticked(self, step_ns: int, forward_ns: int) -> None:
         """Forget the tensors of the step."""
