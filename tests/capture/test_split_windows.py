@@ -126,11 +126,26 @@ def test_samplers_of_random_parts(observed):
     assert facts.share > 0.8
 
 
-def test_a_split_by_time_has_one_at_its_border(observed):
+def test_a_split_by_time(observed):
     data = Windows()
     parts = [Subset(data, range(320)), Subset(data, range(320, 400))]
-    (facts,) = observed([DataLoader(part, 16, shuffle=True) for part in parts])
-    assert (facts.beside, facts.held_out) == (1, 80)
+    assert observed([DataLoader(part, 16, shuffle=True) for part in parts]) == []
+
+
+@pytest.mark.parametrize("windows", [2, 3, 10])
+def test_recordings_that_are_held_out_whole(observed, windows):
+    """The first window of a recording is beside the last one of another, which it does not overlap."""
+    data, order = Windows(count=400), torch.randperm(400 // windows, generator=torch.Generator().manual_seed(1))
+    held_out = set(order[: len(order) // 5].tolist())
+    parts = [Subset(data, [i for i in range(400) if (i // windows in held_out) is held]) for held in (False, True)]
+    assert observed([DataLoader(part, 16, shuffle=True) for part in parts]) == []
+
+
+@pytest.mark.parametrize("share", [0.02, 0.5, 0.8])
+def test_parts_of_other_sizes(observed, share):
+    train, held_out = random_split(Windows(), [1 - share, share], torch.Generator().manual_seed(1))
+    (facts,) = observed([DataLoader(train, 16, shuffle=True), DataLoader(held_out, 128)])
+    assert facts.held_out == len(held_out)
 
 
 @pytest.mark.parametrize(

@@ -101,6 +101,55 @@ def test_what_does_not_wrap_or_is_meant_to(prepare):
     assert found(prepare) == []
 
 
+LATER = FRAMES[1:]
+EARLIER = FRAMES[:-1]
+
+
+@pytest.mark.parametrize(
+    "prepare",
+    [
+        lambda: (LATER - EARLIER) != 0,
+        lambda: torch.diff(FRAMES.flip(0), dim=0).bool(),
+        lambda: torch.diff(FRAMES.flip(0), dim=0).reshape(2, 2)[0].ne(0).repeat(2),
+        lambda: torch.where(LATER > EARLIER, LATER - EARLIER, EARLIER - LATER),
+        lambda: FRAMES * FRAMES + FRAMES & 7 != 0,
+        lambda: FRAMES * FRAMES ^ FRAMES,
+        lambda: (FRAMES.int() * 1000 >> 3).to(torch.uint8),
+        lambda: torch.randint(2**31, (4,)).byte(),
+    ],
+)
+def test_wrapped_values_that_are_not_read_as_numbers(prepare):
+    assert found(prepare) == []
+
+
+@pytest.mark.parametrize(
+    "prepare",
+    [
+        lambda: LATER - EARLIER > 3,
+        lambda: FRAMES * FRAMES != 0,
+        lambda: FRAMES + torch.full_like(FRAMES, 240) != 0,
+        lambda: torch.diff(FRAMES.flip(0), dim=0).reshape(2, 2)[0].repeat(2),
+        lambda: torch.stack([LATER[0] - EARLIER[0]]).clamp(max=100),
+        lambda: torch.where(LATER < EARLIER, EARLIER - LATER, EARLIER - LATER),
+        lambda: torch.tensor((EARLIER - LATER)[0].tolist()),
+        lambda: torch.zeros(1, 4).copy_(EARLIER - LATER),
+        lambda: FRAMES.float() + (FRAMES * FRAMES),
+    ],
+)
+def test_wrapped_values_that_are_read_later(prepare):
+    assert found(prepare)
+
+
+def test_values_that_wrap_in_a_part_of_a_tensor():
+    def prepare():
+        frames = FRAMES.clone()
+        frames[0].sub_(FRAMES[1])
+        return frames
+
+    (facts,) = found(prepare)
+    assert (facts.operator, facts.wrapped) == ("sub", 3 * 2)
+
+
 def test_many_values():
     images = torch.arange(2**13, dtype=torch.int32).remainder(256).to(torch.uint8).expand(2**9, -1).contiguous()
     (facts,) = found(lambda: (images - images.flip(1))[:1])

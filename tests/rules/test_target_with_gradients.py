@@ -35,3 +35,10 @@ def test_quiet(ask, make_measured, make_facts, found):
 def test_traces_alone_do_not_show_it(ask, make_measured):
     with pytest.raises(Missing):
         ask("DP313", make_measured(), [])
+
+
+@pytest.mark.parametrize("discount", [float("nan"), 1e308, 1.0, 0.0])
+def test_a_discount_that_is_none(ask, make_measured, make_facts, discount):
+    facts = target()
+    facts.discount = discount
+    assert ask("DP313", make_measured(), [make_facts(bootstrapped_targets=[facts])]) == []

@@ -68,3 +68,24 @@ def test_one_step_is_a_bound_of_low_confidence(advice):
 def test_without_facts_the_rule_is_skipped(ask, make_measured):
     with pytest.raises(Missing):
         ask("DP627", make_measured(), [])
+
+
+@pytest.mark.parametrize(
+    "times",
+    [
+        {"step_ns": []},
+        {"step_ns": [10 * MS] * 3},
+        {"again_ns": [2 * MS]},
+        {"forward_ns": [5 * MS]},
+        {"step_ns": [0, 10 * MS]},
+        {"again_ns": [20 * MS] * 2},
+    ],
+)
+def test_times_that_are_not_of_the_same_steps(advice, times):
+    assert advice(unread(**times)) == []
+
+
+def test_functions_that_were_watched_in_different_steps(advice):
+    """The same function and library, by two facts: no saving is predicted, and the upper bound stays."""
+    found = advice(unread(), unread(steps=3))
+    assert {each.saves.basis for each in found} == {"bound"}

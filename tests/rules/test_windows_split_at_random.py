@@ -31,8 +31,8 @@ def test_outside_of_functions(advice, where, words):
     assert found.title.startswith(f"{words} overlapping windows of `Windows` at random: ")
 
 
-@pytest.mark.parametrize("beside", [0, -1, 2, 59])
-def test_a_split_by_time_has_few_at_its_border(advice, beside):
+@pytest.mark.parametrize("beside", [0, -1, 2, 59, 10**9])
+def test_few_at_a_border_or_an_impossible_number(advice, beside):
     assert advice(split(beside)) == []
 
 

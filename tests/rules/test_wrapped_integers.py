@@ -40,7 +40,7 @@ def test_a_conversion(advice):
     assert found.remedy == "Clamp the values first, or choose a dtype that holds all of them."
 
 
-@pytest.mark.parametrize("facts", [wrapped(0), wrapped(-1), wrapped(operator=""), wrapped(dtype="x")])
+@pytest.mark.parametrize("facts", [wrapped(0), wrapped(-1), wrapped(operator=""), wrapped(dtype="x"), wrapped(10**9)])
 def test_what_cannot_be(advice, facts):
     assert advice(facts) == []
 

@@ -45,16 +45,29 @@ class SameResultFacts:
     @property
     def step_share(self) -> float:
         """The share of the watched steps that the host spends in these operators."""
-        return min(1.0, sum(self.again_ns) / sum(self.step_ns)) if sum(self.step_ns) else 0.0
+        return sum(self.again_ns) / sum(self.step_ns) if self.possible else 0.0
 
     @property
     def forward_part(self) -> float:
         """Their part of the host's time in operators outside of backward passes and optimizers."""
-        return min(1.0, sum(self.again_ns) / sum(self.forward_ns)) if sum(self.forward_ns) else 0.0
+        known = self.possible and sum(self.forward_ns) > 0
+        return min(1.0, sum(self.again_ns) / sum(self.forward_ns)) if known else 0.0
+
+    @property
+    def possible(self) -> bool:
+        """Whether the times are those of the same steps, and each part is at most the whole."""
+        if not self.step_ns or len({len(times) for times in (self.step_ns, self.again_ns, self.forward_ns)}) > 1:
+            return False
+        return all(step > 0 and again <= step for again, step in zip(self.again_ns, self.step_ns, strict=True))
 
 
 def shares_again(functions: Sequence[SameResultFacts]) -> list[float]:
-    """By watched step, the share of it that these functions together spend in such operators."""
+    """By watched step, the share of it that these functions together spend in such operators.
+
+    Empty if the times of a function are impossible, or the functions were watched in different steps.
+    """
+    if not all(each.possible for each in functions) or len({len(each.step_ns) for each in functions}) > 1:
+        return []
     steps = zip(*(zip(each.again_ns, each.step_ns, strict=True) for each in functions), strict=True)
     return [min(1.0, sum(again for again, _ in step) / step[0][1]) for step in steps]
 

@@ -22,4 +22,4 @@ class SplitWindowFacts:
     @property
     def share(self) -> float:
         """The part of the held-out samples that share values with a training sample."""
-        return min(1.0, self.beside / self.held_out) if self.held_out > 0 and self.beside > 0 else 0.0
+        return self.beside / self.held_out if 0 < self.beside <= self.held_out else 0.0

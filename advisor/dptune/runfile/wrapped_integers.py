@@ -24,4 +24,4 @@ class WrappedIntegerFacts:
     @property
     def share(self) -> float:
         """The part of the results that wrapped around."""
-        return min(1.0, self.wrapped / self.values) if self.values > 0 and self.wrapped > 0 else 0.0
+        return self.wrapped / self.values if 0 < self.wrapped <= self.values else 0.0

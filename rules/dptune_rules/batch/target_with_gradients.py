@@ -63,7 +63,8 @@ def check(run: RunView) -> Iterator[Advice]:
     if run.recorded_about("bootstrapped_targets") is None:
         return
     for facts in run.facts:
-        found = [found for found in facts.bootstrapped_targets if LEAST_PASSES <= found.passes <= found.passes_seen]
+        possible = [found for found in facts.bootstrapped_targets if 0 < found.discount < 1]
+        found = [found for found in possible if LEAST_PASSES <= found.passes <= found.passes_seen]
         if found:
             yield _advice(max(found, key=lambda target: target.passes))
             return

@@ -4,7 +4,8 @@
 
 In the first batches of each process, whether samples of a data set overlap in memory with their neighbours by index.
 If they do, and two loaders draw from Subsets of that data set, or with SubsetRandomSamplers: how many samples of one
-have a neighbour in the other. Windows that are copied when they are drawn are not recognized.
+have a neighbour in the other. Ranges or recordings that are held out whole do not count: in a random split, some
+samples have no held-out neighbour. Windows that are copied when they are drawn are not recognized.
 
 ## Why it matters
 

@@ -5,8 +5,9 @@
 In three warm-up steps, additions, subtractions and products of two tensors of 8 or 16 bits (`a - b`, `torch.diff`) in
 functions of the script, and conversions to such a dtype (`.byte()`, `.to(torch.uint8)`), also where the main process
 prepares samples. The same operator is computed in int64 on up to about a million values, and the results are compared.
-Truncated fractions do not count. Not checked: operators with a number (`labels - 1`, `255 - image`), NumPy arrays,
-loader workers, and tensors on GPUs.
+Truncated fractions do not count. Values that wrapped count once they are read as numbers, not by bitwise operators or
+tests for zero. Not checked: operators with a number (`labels - 1`, `255 - image`), NumPy arrays, loader workers, and
+tensors on GPUs.
 
 ## Why it matters
 
@@ -26,7 +27,7 @@ Where values are converted to a narrow dtype, clamp them first, or choose a dtyp
 
 ## When to leave it alone
 
-- Wrapping is intended, as in checksums, hashes and counters that restart at zero.
+- Wrapping is intended and the values are used as numbers, as in counters that restart at zero.
 
 ## References
 

@@ -101,6 +101,8 @@ class SplitWindows:
             held_out = torch.unique(torch.as_tensor(indices[:_MOST]))
             if loader is training or not len(held_out) or bool(torch.isin(held_out, trained).any()):
                 continue
+            if not _is_at_random(held_out, len(trained)):
+                continue
             beside = torch.isin(held_out - 1, trained) | torch.isin(held_out + 1, trained)
             base, _ = _part(training)
             return SplitWindowFacts(
@@ -136,6 +138,15 @@ class SplitWindows:
         batch = sorted((int(at), list(_parts(sample))) for at, sample in zip(places, samples, strict=False))
         if any(_overlap([(at, parts[part]) for at, parts in batch if part < len(parts)]) for part in range(_PARTS)):
             self._overlap[_slot(dataset)] = 1
+
+
+def _is_at_random(held_out: torch.Tensor, trained: int) -> bool:
+    """Whether single samples were drawn: some of them without a neighbour, at least half of those expected.
+
+    Parts of a series and recordings that are held out whole have few of them or none.
+    """
+    alone = ~(torch.isin(held_out - 1, held_out) | torch.isin(held_out + 1, held_out))
+    return int(alone.sum()) >= 0.5 * (trained / (trained + len(held_out))) ** 2 * len(held_out)
 
 
 def _slot(dataset: Any) -> int:

@@ -3,8 +3,8 @@
 And numbers that wrap as they are converted to a narrow integer dtype.
 
 In warm-up steps, through the mode of `same_results`. The operator is computed a second time, on some of the values in
-int64, and the results are compared. Operators with a number wrap on purpose at times, as `labels - 1` does where 255 is
-ignored, and are not looked at.
+int64, and the results are compared. Values that wrapped count once something reads them as numbers (`integer_uses`).
+Operators with a number wrap on purpose at times, as `labels - 1` does where 255 is ignored, and are not looked at.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from dptune.capture.injected.observe.integer_uses import IntegerUses, Wrapped
 from dptune.capture.injected.observe.places import OURS, TORCHS, function_name, is_the_users, users_place
 from dptune.runfile.wrapped_integers import WrappedIntegerFacts
 
@@ -40,12 +41,17 @@ class _Line:
     facts: WrappedIntegerFacts
     looks: int = 0
 
+    def count(self, wrapped: int) -> None:
+        """Values that wrapped were read."""
+        self.facts.wrapped += wrapped
+
 
 class WrappedIntegers:
     """The lines of the script that compute with such tensors, and how many values wrapped."""
 
     def __init__(self) -> None:
         self._lines: dict[tuple[Any, int, str], _Line] = {}
+        self._uses = IntegerUses(_NARROW)
 
     def before(self, func: Any, name: str, args: Any, kwargs: Any) -> torch.Tensor | None:
         """The exact values, of what may wrap."""
@@ -53,7 +59,7 @@ class WrappedIntegers:
         if not tensors or any(not each.dim() or each.device.type != "cpu" for each in tensors):
             return None
         if name in _CONVERTING or (name in ("to", "type") and _NARROW.intersection((*args[1:], *kwargs.values()))):
-            return _whole(tensors[0])
+            return None if self._uses.has_bits(tensors[0]) else _whole(tensors[0])
         if name.strip("_") not in _WRAPPING or kwargs.get("out") is not None:
             return None
         if any(each.dtype not in _NARROW for each in tensors) or (name != "diff" and len(tensors) < 2):
@@ -72,6 +78,7 @@ class WrappedIntegers:
     ) -> None:
         """Compare a result with the exact values."""
         name, _, _, result = call
+        self._uses.used(call)
         caller = _script(frame) if exact is not None else None
         if exact is None or caller is None or result.dtype not in _NARROW:
             return
@@ -90,10 +97,13 @@ class WrappedIntegers:
         if line.looks < _OF_LINE:
             line.looks += 1
             line.facts.values += exact.numel()
-            line.facts.wrapped += int((result[: len(exact)].to(torch.int64) != exact).sum())
+            bad = result[: len(exact)].to(torch.int64) != exact
+            if wrapped := int(bad.sum()):
+                self._uses.hold(result, Wrapped(bad, operator == "sub", lambda: line.count(wrapped)))
 
     def ticked(self, step_ns: int, forward_ns: int) -> None:
-        """Steps do not matter."""
+        """Forget the tensors of the step."""
+        self._uses.forget_dead()
 
     def end(self) -> None:
         """What was found stays."""
