@@ -7,19 +7,17 @@ such a target, torch notes the lines of the next forward pass, as in its anomaly
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import torch
 
+from dptune.capture.injected.observe.graph_passes import GraphPasses
 from dptune.capture.injected.observe.loss_graph import consumers, shape_of
 from dptune.capture.injected.observe.loss_masks import readable
 from dptune.capture.injected.observe.node_lines import node_line
 from dptune.runfile.bootstrapped_targets import BootstrappedTargetFacts
 
-_PASSES = 16  # that are read
-_NOTED = 4  # whose lines are noted
 _NODES = 256  # of a graph, the nearest to the loss
 _BELOW = 20_000  # functions of a value that are followed to its parameters
 _HOPS = 16  # between a loss and the discount
@@ -40,57 +38,16 @@ class _Target(NamedTuple):
     parameters: int
 
 
-class BootstrappedTargets:
+class BootstrappedTargets(GraphPasses[BootstrappedTargetFacts]):
     """Reads the graphs of the first backward passes."""
 
-    def __init__(self) -> None:
-        self._watching = self._noting_lines = False
-        self._passes = self._noted = 0
-        self._found: dict[tuple[str, float], BootstrappedTargetFacts] = {}
-
-    def begin(self) -> None:
-        """Read the backward passes from now on."""
-        self._watching = True
-
-    def end(self) -> None:
-        """Read no more of them."""
-        self._watching = False
-        self._stop_noting_lines()
-
-    def facts(self) -> list[BootstrappedTargetFacts]:
-        """Of each kind of loss and discount."""
-        for facts in self._found.values():
-            facts.passes_seen = self._passes
-        return list(self._found.values())
-
-    def before_pass(self, roots: Any) -> None:
-        """A backward pass starts from these tensors."""
-        self._stop_noting_lines()
-        if not self._watching or self._passes >= _PASSES:
-            return
-        with contextlib.suppress(Exception):  # a graph may hold functions of any kind
-            self._passes += 1
-            for target in _targets(roots):
-                key = (target.loss.name(), round(target.discount, 6))
-                new = BootstrappedTargetFacts(*key, target.parameters)
-                known = self._found.setdefault(key, new)
-                known.passes += 1
-                known.where = known.where or node_line(target.summed)
-                known.loss_where = known.loss_where or node_line(target.loss)
-
-    def after_pass(self) -> None:
-        """It has ended."""
-        if not self._watching or self._noted >= _NOTED or torch.is_anomaly_enabled():
-            return
-        if any(facts.where is None for facts in self._found.values()):
-            self._noted += 1
-            self._noting_lines = True
-            torch.autograd.set_detect_anomaly(True, check_nan=False)
-
-    def _stop_noting_lines(self) -> None:
-        if self._noting_lines:
-            self._noting_lines = False
-            torch.autograd.set_detect_anomaly(False)
+    def _read(self, roots: Any) -> None:
+        for target in _targets(roots):
+            key = (target.loss.name(), round(target.discount, 6))
+            known = self._found.setdefault(key, BootstrappedTargetFacts(*key, target.parameters))
+            known.passes += 1
+            known.where = known.where or node_line(target.summed)
+            known.loss_where = known.loss_where or node_line(target.loss)
 
 
 def _targets(roots: Any) -> Iterator[_Target]:

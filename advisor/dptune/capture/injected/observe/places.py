@@ -395,3 +395,10 @@ class Places:
                 return begin(this, *args, **kwargs)
 
             setattr(kind, method, watched)
+
+
+def function_at(code: CodeType, line: int) -> str:
+    """A function with the line within it, `step (train.py:9)`; the line alone of what is in no function."""
+    place = users_place(code.co_filename, line) or f"{code.co_filename}:{line}"
+    name = function_name(code)
+    return place if name == "<module>" else f"{name} ({place})"

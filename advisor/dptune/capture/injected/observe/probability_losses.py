@@ -8,7 +8,6 @@ a fault, torch notes the lines of the next forward pass, as in its anomaly mode,
 
 from __future__ import annotations
 
-import contextlib
 import functools
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -16,14 +15,13 @@ from typing import Any
 
 import torch
 
+from dptune.capture.injected.observe.graph_passes import GraphPasses
 from dptune.capture.injected.observe.loss_graph import consumers
 from dptune.capture.injected.observe.node_lines import node_line
 from dptune.runfile.probability_losses import ProbabilityLossFacts
 
 _NODES = 256  # of a graph, the nearest to the loss
 _LAYOUT = 16  # operators between the loss and what it is given
-_PASSES = 16  # that are read
-_NOTED = 4  # whose lines are noted
 _LOSSES = {
     "LogSoftmaxBackward0": "log_softmax",
     "BinaryCrossEntropyWithLogitsBackward0": "binary_cross_entropy_with_logits",
@@ -38,58 +36,16 @@ _RESHAPED = ("ViewBackward0", "UnsafeViewBackward0", "ReshapeAliasBackward0", "I
 _RANKED = ("SqueezeBackward0", "SqueezeBackward1", "UnsqueezeBackward0")
 
 
-class ProbabilityLosses:
+class ProbabilityLosses(GraphPasses[ProbabilityLossFacts]):
     """Reads the graphs of the first backward passes."""
 
-    def __init__(self) -> None:
-        self._watching = False
-        self._passes = 0
-        self._noted = 0
-        self._noting_lines = False
-        self._found: dict[tuple[str, str, int | None], ProbabilityLossFacts] = {}
-
-    def begin(self) -> None:
-        """Read the backward passes from now on."""
-        self._watching = True
-
-    def end(self) -> None:
-        """Read no more of them."""
-        self._watching = False
-        self._stop_noting_lines()
-
-    def facts(self) -> list[ProbabilityLossFacts]:
-        """Of each kind of loss and of output."""
-        for facts in self._found.values():
-            facts.passes_seen = self._passes
-        return list(self._found.values())
-
-    def before_pass(self, roots: Any) -> None:
-        """A backward pass starts from these tensors."""
-        self._stop_noting_lines()
-        if not self._watching or self._passes >= _PASSES:
-            return
-        with contextlib.suppress(Exception):  # a graph may hold functions of any kind
-            self._passes += 1
-            for loss, applied, classes in set(_found(roots)):
-                kinds = (_APPLIED.get(applied.name(), _LAYER), _LOSSES.get(loss.name(), _NLL))
-                known = self._found.setdefault((*kinds, classes), ProbabilityLossFacts(*kinds, classes=classes))
-                known.passes += 1
-                known.where = known.where or node_line(applied)
-                known.loss_where = known.loss_where or node_line(loss)
-
-    def after_pass(self) -> None:
-        """It has ended."""
-        if not self._watching or self._noted >= _NOTED or torch.is_anomaly_enabled():
-            return
-        if any(facts.where is None for facts in self._found.values()):
-            self._noted += 1
-            self._noting_lines = True
-            torch.autograd.set_detect_anomaly(True, check_nan=False)
-
-    def _stop_noting_lines(self) -> None:
-        if self._noting_lines:
-            self._noting_lines = False
-            torch.autograd.set_detect_anomaly(False)
+    def _read(self, roots: Any) -> None:
+        for loss, applied, classes in set(_found(roots)):
+            kinds = (_APPLIED.get(applied.name(), _LAYER), _LOSSES.get(loss.name(), _NLL))
+            known = self._found.setdefault((*kinds, classes), ProbabilityLossFacts(*kinds, classes=classes))
+            known.passes += 1
+            known.where = known.where or node_line(applied)
+            known.loss_where = known.loss_where or node_line(loss)
 
 
 def _found(roots: Any) -> Iterator[tuple[Any, Any, int | None]]:

@@ -32,7 +32,7 @@ from torch.overrides import TorchFunctionMode
 
 from dptune.capture.injected.observe.compared_values import agree, largest_of, some_inputs, some_values
 from dptune.capture.injected.observe.histories import JOINING
-from dptune.capture.injected.observe.places import OURS, TORCHS, Places, function_name, is_the_users, users_place
+from dptune.capture.injected.observe.places import OURS, TORCHS, Places, function_at, is_the_users
 from dptune.capture.injected.observe.value_numbers import ValueNumbers
 from dptune.runfile.same_results import SameResultFacts
 
@@ -377,10 +377,7 @@ def _facts(times: list[tuple[int, int, list[_Call]]], mixed: Collection[Any]) ->
             facts.step_ns.append(step_ns)
             facts.forward_ns.append(forward_ns)
             facts.again_ns.append(sum(call.spent_ns for call in own))
-        line = spent.most_common(1)[0][0]
-        place = users_place(code.co_filename, line) or f"{code.co_filename}:{line}"
-        name = function_name(code)
-        facts.function = place if name == "<module>" else f"{name} ({place})"
+        facts.function = function_at(code, spent.most_common(1)[0][0])
         facts.operators = [name.strip("_") for name, _ in operators.most_common(_NAMED)]
         found.append(facts)
     return sorted(found, key=lambda facts: -sum(facts.again_ns))[:_NAMED]

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from dptune.capture.injected.observe.call_contents import tensors_in
-from dptune.capture.injected.observe.places import function_name, is_the_users, package, users_place
+from dptune.capture.injected.observe.places import function_at, function_name, is_the_users, package
 from dptune.runfile.same_results import UnreadResultFacts
 
 _NAMED = 3
@@ -155,10 +155,7 @@ def _facts(times: Sequence[tuple[int, int, list[_Call]]]) -> list[UnreadResultFa
             facts.step_ns.append(step_ns)
             facts.forward_ns.append(forward_ns)
             facts.again_ns.append(sum(call.spent_ns for call in own))
-        line = spent.most_common(1)[0][0]
-        place = users_place(code.co_filename, line) or f"{code.co_filename}:{line}"
-        name = function_name(code)
-        facts.function = place if name == "<module>" else f"{name} ({place})"
+        facts.function = function_at(code, spent.most_common(1)[0][0])
         facts.operators = [operator for operator, _ in operators.most_common(_NAMED)]
         found.append(facts)
     return sorted(found, key=lambda facts: -sum(facts.again_ns))[:_NAMED]
