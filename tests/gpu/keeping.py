@@ -83,7 +83,8 @@ def _chosen(folder: Path) -> Iterator[str]:
             if not traces or traces > MOST_BYTES:
                 continue
             SAMPLES.mkdir(parents=True, exist_ok=True)
-            archive.extractall(SAMPLES, members, filter="data")
+            archive.extraction_filter = getattr(tarfile, "data_filter", None)  # Python 3.11.4 or later
+            archive.extractall(SAMPLES, members)
         for file in (SAMPLES / name).glob("*.json"):
             file.write_text(_without_place(file.read_text()))
         kept += 1
