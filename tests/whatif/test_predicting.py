@@ -230,9 +230,13 @@ def test_a_trace_of_gpus_that_dptune_did_not_record(real_traces: Path, tmp_path:
     done = run(tmp_path, *words, "--sweep", "host.times=0,0.5,1", "--format", "json")
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
-    steps = [one["step_ns"] for one in found["predictions"]]
-    assert steps == sorted(steps)
-    assert steps[-1] == found["measured_ns"]
+    without_host, *_, same = found["predictions"]
+    assert without_host["step_ns"] is None, "ranks wait in collectives that were not matched: a range"
+    assert without_host["missing"]["step_ns"].startswith("any step between both ends is possible")
+    for end in ("low_ns", "high_ns"):
+        ends = [one[end] for one in found["predictions"]]
+        assert ends == sorted(ends)
+    assert same["step_ns"] == found["measured_ns"]
 
 
 def test_a_trace_of_a_cpu_that_dptune_did_not_record_has_no_model(real_traces: Path, tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from dptune.measured import Measured, Missing
 from dptune.predicted import BucketSize, Prediction, WhatIf, missed
 from dptune.runfile.facts import Facts
 from dptune.trace.run import Run
-from dptune.whatif import flat_settings, needed_facts, traced_steps
+from dptune.whatif import flat_settings, needed_facts, ranges, traced_steps
 from dptune.whatif.assumptions import assumed
 from dptune.whatif.blocks import as_units
 from dptune.whatif.bounds import bounded
@@ -195,7 +195,7 @@ class RunModel:
             "ns_per_sample": None if other.samples is None else predicted_ns / other.samples,
         }
         why_none = self.measured.missing.get("samples_per_step", "")
-        return Prediction(
+        prediction = Prediction(
             changes=dict(changes),
             **figures,
             missing={name: why_none for name, value in figures.items() if value is None},
@@ -204,6 +204,7 @@ class RunModel:
             high_ns=max(0, round(high_ns)),
             assumptions=assumptions,
         )
+        return ranges.as_range(prediction, new if ends else ())
 
     def lack(self, changes: Mapping[str, Value]) -> str:
         """Why neither a step nor a bound is known with these changes, as far as it takes no replay; else empty."""
