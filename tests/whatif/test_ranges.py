@@ -42,7 +42,7 @@ def test_why_is_what_the_range_is_of() -> None:
         return as_range(predicted(10, 40), changes).missing["step_ns"]
 
     assert why("precision.autocast", "ddp.no_sync").endswith(
-        "how much faster matrix products are in another precision depends on their shapes, and was not measured"
+        "because the speedup of matrix products in another precision depends on their shapes and was not measured"
     )
     assert why("ddp.comm_hook", "link.gb_per_s", "batch.times").endswith(
         "the effect of batch.times and ddp.comm_hook rests on assumed figures"

@@ -146,6 +146,7 @@ class RunView(RemovedView):
         likely = None if prediction.is_range else _saved(prediction.step_ns, grown * step_ns)
         how = f"replayed with the change, {_taken(prediction, step_ns)}"
         how += f", with {grown:.3g}x the samples" if grown != 1 else ""
+        how += f": {prediction.missing['step_ns']}" if prediction.is_range else ""
         how += UNVALIDATED if self.measured.known("device_kind") not in ("cpu", None) else ""
         found = self._saving(low, high, "replayed", how, likely)
         return found.model_copy(update={"samples_times": grown, "settings": settings})
@@ -230,12 +231,12 @@ def _saved(after_ns: float, before_ns: float) -> float:
 
 
 def _taken(prediction: Prediction, step_ns: int) -> str:
-    """`a step takes 36.1 ms instead of 52`; of a range `24 to 50 ms`, and why no step is named."""
+    """`a step takes 36.1 ms instead of 52.0`; of a range `24.0 to 50.0 ms`."""
     before = decimals(step_ns / 1e6)
     if not prediction.is_range:
         return f"a step takes {decimals(prediction.step_ns / 1e6)} ms instead of {before}"
     between = f"{decimals(prediction.low_ns / 1e6)} to {decimals(prediction.high_ns / 1e6)} ms"
-    return f"a step takes {between} instead of {before}: {prediction.missing['step_ns']}"
+    return f"a step takes {between} instead of {before}"
 
 
 def _settings(changes: Sequence[Change]) -> dict[str, Value]:
