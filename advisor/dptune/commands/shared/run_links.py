@@ -73,9 +73,8 @@ def exchanged(facts: Facts) -> tuple[list[str], int]:
 
 
 def _find(made: Recording, started: Launch, quiet: bool) -> Outcome:
-    from dptune.capture import link_cache
     from dptune.capture.conclusion import facts_in
-    from dptune.runfile import form, paths
+    from dptune.runfile import paths
 
     facts = facts_in(made.folder)
     traced = any(
@@ -83,11 +82,19 @@ def _find(made: Recording, started: Launch, quiet: bool) -> Outcome:
     )
     if not traced or facts[0].world_size < 2 or not facts[0].backend:
         return Outcome()
-    first, lying = facts[0], _lying_there(made.folder, facts)
+    lying = _lying_there(made.folder, facts)
     if lying is not None and is_fresh(lying.measured):
         return Outcome()
     if not _all_here(started, facts):
         return _instead(lying, f"not all ranks are known to have run on this host: {_BY_HAND}")
+    return _kept_or_measured(made, started, facts[0], lying, quiet)
+
+
+def _kept_or_measured(made: Recording, started: Launch, first: Facts, lying: LinkRecord | None, quiet: bool) -> Outcome:
+    """Fresh ones that were kept, else measured ones, else the old ones: of the run (`lying`), or kept."""
+    from dptune.capture import link_cache
+    from dptune.runfile import form
+
     kept = link_cache.load(first)
     kept = kept if kept is not None and _covers(kept, first) else None
     if kept is not None and is_fresh(kept.measured):
