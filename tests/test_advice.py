@@ -112,3 +112,13 @@ def test_the_place_of_advice_is_the_change_else_what_the_title_or_the_evidence_n
         fingerprint="DP605",
     )
     assert str(advice.place) == place
+
+
+def test_a_range_names_no_share_in_it():
+    shares = {"low_ms": 1, "high_ms": 3, "low_share": 0.1, "high_share": 0.3, "how": "by hand"}
+    ranged, bound = (Saving(basis=basis, **shares) for basis in ("replayed", "bound"))
+    predicted = ranged.model_copy(update={"predicted_share": 0.25})
+    assert [saves.is_range for saves in (ranged, bound, predicted)] == [True, False, False]
+    assert [saves.central_share for saves in (ranged, bound, predicted)] == [pytest.approx(0.2), None, 0.25]
+    words = [saves.part_in_words for saves in (ranged, bound, predicted)]
+    assert words == ["10 to 30 %", "up to 30 %", "about 25 %"]

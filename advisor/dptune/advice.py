@@ -8,26 +8,25 @@ from math import isfinite
 from pathlib import PurePath
 from typing import Literal
 
-from pydantic import Field, computed_field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from dptune.errors import UsageError
 from dptune.finding import Finding
 from dptune.knobs import ENVIRONMENT, Value, of_change
 from dptune.measured import ABSENT, Figure, Figures, Measured, Model, Place
+from dptune.saving import Basis as Basis
+from dptune.saving import Saving as Saving
 
 Kind = Literal["time", "risk", "convergence"]
 Needs = Literal["", "recording"]
 Impact = Literal["low", "medium", "high"]
 Confidence = Literal["low", "medium", "high"]
-Basis = Literal["measured", "replayed", "sampled", "timed", "bound"]
 IMPACTS: tuple[Impact, ...] = ("low", "medium", "high")
 CONFIDENCES: tuple[Confidence, ...] = ("low", "medium", "high")
 # What reports and files of accepted advice of schema 0.1 called impact, and its values there.
 FORMER_SEVERITY: dict[str, Impact] = {"note": "low", "warning": "medium", "error": "high"}
 
 SCHEMA_VERSION = "0.3"
-
-LARGE_SHARE = 0.5  # of the step: a bound above it says that there is much to gain, not how much
 
 _LINE = re.compile("[0-9]{1,9}")  # of a file: no file has more
 _PLACE = re.compile(r"(?<![\w/\\.~-])[\w/\\.~-]{1,255}\.py:[0-9]{1,9}(?![0-9])")
@@ -92,84 +91,6 @@ class Change(Model):
                 raise ValueError(f"{self.knob} cannot be {value}")
         if self.now is not None and self.now == self.then:
             raise ValueError(f"{self.knob} is {self.then} now, and is to become that: it changes nothing")
-        return self
-
-
-class Saving(Model):
-    """How much time of a step a change saves at the stated global batch, as an interval.
-
-    `bound`: the saving cannot exceed `high_ms`; how much will be saved is not known. A bound above half of the step
-    does not count as a saving unless a replay supports it: `large_unknown`. `sampled`: predicted from stack samples of
-    untraced steps, in code that is removed or called less often. `timed`: predicted from the time of that code.
-    """
-
-    low_ms: float = Field(ge=0, description="lower end of the interval, milliseconds per step")
-    high_ms: float = Field(ge=0, description="upper end of the interval, milliseconds per step")
-    low_share: float = Field(ge=0, le=1)
-    high_share: float = Field(ge=0, le=1)
-    low_us_per_sample: float | None = Field(None, description="microseconds per sample; null where samples are unknown")
-    high_us_per_sample: float | None = None
-    mean_step_ms: float | None = Field(
-        None, description="the mean step that the figures refer to if steps vary a lot; null: the step time"
-    )
-    global_batch: int | None = Field(None, description="samples per optimizer step that the figures refer to")
-    samples_times: float = Field(
-        1.0,
-        description="samples per step with the change / without; milliseconds refer to the samples per step without it",
-    )
-    predicted_share: float | None = Field(None, description="the predicted share; null for a bound")
-    unpredicted: str | None = Field(None, description="for a bound: why there is no prediction")
-    replayed_share: float | None = Field(
-        None, description="for a bound: the share that a replay of the traced steps saves; its interval is unknown"
-    )
-    basis: Basis
-    how: str = Field(description="one sentence: how the figures were obtained")
-    settings: dict[str, Value] = Field(default_factory=dict, description="what was replayed, as for `whatif --set`")
-
-    @computed_field(  # type: ignore[prop-decorator]
-        description="a bound above half of the step, and no replay: the saving may be large, is not known, and does "
-        "not count"
-    )
-    @property
-    def large_unknown(self) -> bool:
-        """Whether it is a bound above half of the step that no replay supports, so that the saving is not known."""
-        return self.basis == "bound" and self.high_share > LARGE_SHARE and self.replayed_share is None
-
-    @property
-    def expected_share(self) -> float:
-        """What the change is expected to save, for the order of advice: the middle of the interval.
-
-        A bound above half of the step that no replay supports counts as one of half of it.
-        """
-        high = max(self.low_share, LARGE_SHARE) if self.large_unknown else self.high_share
-        return (self.low_share + high) / 2
-
-    @property
-    def may_be_nothing(self) -> bool:
-        """Whether it is a prediction whose interval includes zero."""
-        return self.basis in ("replayed", "sampled", "timed") and self.low_share <= 0
-
-    def without_prediction(self, why: str) -> Saving:
-        """The bound, with why there is no prediction."""
-        return self.model_copy(update={"unpredicted": why})
-
-    def with_shares(self, low_share: float, high_share: float) -> Saving:
-        """The same saving with another interval; a prediction outside of it becomes its nearer end."""
-        if not self.high_share:
-            return self
-        update: dict[str, float] = {}
-        for end, share in (("low", low_share), ("high", high_share)):
-            update |= {f"{end}_share": share, f"{end}_ms": self.high_ms * share / self.high_share}
-            if self.high_us_per_sample is not None:
-                update[f"{end}_us_per_sample"] = self.high_us_per_sample * share / self.high_share
-        if self.predicted_share is not None:
-            update["predicted_share"] = min(max(self.predicted_share, low_share), high_share)
-        return self.model_copy(update=update)
-
-    @model_validator(mode="after")
-    def _ordered(self) -> Saving:
-        if self.low_ms > self.high_ms or self.low_share > self.high_share:
-            raise ValueError("a saving's low is above its high")
         return self
 
 

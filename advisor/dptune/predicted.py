@@ -52,17 +52,29 @@ class MemoryPrediction(Figures):
 
 
 class Prediction(Figures):
-    """The step with several changes combined."""
+    """The step with several changes combined: a step with its interval, a range of steps, or a bound."""
 
     changes: dict[str, Value] = Field(description="values by knob name")
     step_ns: Figure[int] = Field(
-        ABSENT, description="an untraced step, with the changes; missing where only a bound is known"
+        ABSENT, description="an untraced step, with the changes; missing where only a range or a bound is known"
     )
-    low_ns: Figure[int] = Field(ABSENT, description="lower end of its nominal 90 % interval; or the bound")
-    high_ns: Figure[int] = Field(ABSENT, description="upper end of its interval")
+    low_ns: Figure[int] = Field(
+        ABSENT, description="lower end of its nominal 90 % interval, or of the range; or the bound"
+    )
+    high_ns: Figure[int] = Field(ABSENT, description="upper end of its interval or range; missing for a bound")
     global_batch: Figure[int] = Field(ABSENT, description="samples of a step with the changes, all ranks")
     ns_per_sample: Figure[float] = Field(ABSENT, description="that step / its samples")
     assumptions: list[str] = Field(default_factory=list, description="assumptions of the prediction")
+
+    @property
+    def is_range(self) -> bool:
+        """Whether any step between both ends may be it, and none is named."""
+        return self.known("step_ns") is None and self.known("high_ns") is not None
+
+    @property
+    def central_ns(self) -> float | None:
+        """The step, or the middle of a range: for orders, and for no sentence. None for a bound."""
+        return (self.low_ns + self.high_ns) / 2 if self.is_range else self.known("step_ns")
 
 
 class BucketSize(Model):
@@ -82,7 +94,7 @@ class Strategy(Figures):
     )
     rank_bytes: Figure[int] = Field(ABSENT, description="peak memory of the tensors of one rank")
     fits: Fits = Field("unknown", description="whether that fits in 90 % of what a rank may use")
-    step_ns: Figure[int] = Field(ABSENT, description="predicted step; missing where only bounds of it are known")
+    step_ns: Figure[int] = Field(ABSENT, description="predicted step; missing where only its ends are known")
     low_ns: Figure[int] = Field(ABSENT, description="lower end of the step's interval, or its lower bound")
     high_ns: Figure[int] = Field(
         ABSENT, description="upper end of that interval, or upper bound; missing where only the lower bound is known"

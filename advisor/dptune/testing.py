@@ -295,6 +295,19 @@ def predicting(knob: str, shares: Mapping[Value, float], grown: float = 1.0) -> 
     return predict
 
 
+def ranging(knob: str, shares: Mapping[Value, tuple[float, float]], batch: int = 64) -> Predictor:
+    """A step model that knows a range only: `shares` maps each value to both ends of its step / STEP_NS."""
+
+    def predict(changes: Mapping[str, Value]) -> Prediction:
+        if changes.keys() != {knob}:
+            raise Missing("the model cannot predict these changes")
+        low_ns, high_ns = (int(share * STEP_NS) for share in shares[changes[knob]])
+        figures = {"low_ns": low_ns, "high_ns": high_ns, "global_batch": batch}
+        return Prediction.only("any step between both ends is possible", changes=dict(changes), **figures)
+
+    return predict
+
+
 def bounding(least: float, batch: int = 64) -> Predictor:
     """A step model whose replay does not match the recorded steps: it gives only a lower bound of the step."""
     low_ns = int(least * STEP_NS)

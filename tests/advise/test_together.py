@@ -102,3 +102,32 @@ def test_a_set_that_may_save_nothing_is_not_said(predicted, view):
     cap, sync = predicted("XX101", CAP, 0.5), predicted("XX102", SYNC, 0.6)
     assert together([cap, sync], view(cap_sync=0.99)) != []
     assert together([cap, sync], view(cap_sync=1)) == []
+
+
+@pytest.fixture
+def ranging(hand_made):
+    def make(**ends):
+        """Both ends of what is left of the step: `cap_batch=(0.4, 0.9)`."""
+        words = {"cap": "ddp.bucket_cap_mb", "batch": "loader.batch_size"}
+        told = {frozenset(words[one] for one in name.split("_")): shares for name, shares in ends.items()}
+
+        def predict(changes):
+            low_ns, high_ns = (int(share * hand_made.STEP_NS) for share in told[frozenset(changes)])
+            figures = {"low_ns": low_ns, "high_ns": high_ns, "global_batch": 64}
+            return hand_made.Prediction.only("a range", changes=changes, **figures)
+
+        return RunView(hand_made.measured_run(), [], predictor=predict)
+
+    return make
+
+
+def test_of_a_range_no_share_on_top_is_named(predicted, ranging):
+    """Its middle decides: 0.5 are left of 0.65, or 0.64."""
+    cap, batch = predicted("XX101", CAP, 0.5), predicted("XX301", BATCH, 0.5, "changes")
+    kept, dropped = weighed([cap, batch], ranging(cap=(0.4, 0.9), cap_batch=(0.3, 0.7)))
+    assert (kept, dropped) == ([cap, batch], [])
+    _, (given_way,) = weighed([cap, batch], ranging(cap=(0.4, 0.9), cap_batch=(0.4, 0.88)))
+    assert given_way.reason == "it would save little on top of XX101"
+    (both,) = together([cap, batch], ranging(cap_batch=(0.3, 0.7)))
+    assert both.saves.is_range
+    assert (both.saves.low_share, both.saves.high_share) == pytest.approx((0.3, 0.7))

@@ -3,13 +3,15 @@
     python tests/benchmarks/simulated.py                  predict what is missing of 40 pairs, then print the table
     python tests/benchmarks/simulated.py --pairs 200 --first-seed 5000
     python tests/benchmarks/simulated.py --table [FILE]   print the table of what there is
-    python tests/benchmarks/simulated.py --history        print a row for each draw that is kept
+    python tests/benchmarks/simulated.py --history        print a row for each draw that is kept, and what of it would
+                                                          be a range
 
 `tests/simulator` draws a training run and a change from each seed, and writes traces of the run before the change.
 `dptune whatif` predicts the step from these alone; the truth is the same steps simulated with the change. Steps are
 those with the profiler: a trace alone has no others. It resumes: --work keeps one file for each pair and commit.
 
-A pair is predicted where `whatif` gives a step time; else it may give a bound; else it says why it cannot.
+A pair is predicted where `whatif` gives a step time; else it may give a range of steps, whose both ends must hold, or
+a bound; else it says why it cannot.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import redirect_stderr, redirect_stdout
 from io import StringIO
@@ -32,6 +34,7 @@ from typing import Any
 from overhead import commit, machine
 
 from dptune.cli import main as dptune
+from dptune.whatif.ranges import too_far_apart
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
@@ -133,7 +136,7 @@ def _results(kept: Path, measured: str, seeds: Sequence[int], most_ranks: int) -
 
 
 def _is_inside(result: dict[str, Any]) -> bool:
-    """Whether the interval holds the true step, brought to how dptune measured the unchanged one.
+    """Whether the interval or range holds the true step, brought to how dptune measured the unchanged one.
 
     The simulator's step is the mean of all recorded steps and ranks, dptune's the median of ranks: 0.1 % apart.
     """
@@ -142,14 +145,24 @@ def _is_inside(result: dict[str, Any]) -> bool:
     return bool(told["low_ns"] - 1 <= true_ns <= told["high_ns"] + 1)
 
 
+def _holds(result: dict[str, Any]) -> bool:
+    """Whether the true step is in a range, or no shorter than a bound."""
+    told = result["predicted"]
+    return _is_inside(result) if told.get("high_ns") else bool(result["after_ns"] >= told["low_ns"])
+
+
+def _error(result: dict[str, Any]) -> float:
+    return abs(float(result["predicted"]["step_ns"] / result["after_ns"]) - 1)
+
+
 def _figures(results: Sequence[dict[str, Any]]) -> str:
     """One row: how near the predicted ones are, and what was said of the others."""
     steps = [result for result in results if result["predicted"].get("step_ns")]
     bounds = [result for result in results if result not in steps and result["predicted"].get("low_ns")]
-    held = sum(result["after_ns"] >= result["predicted"]["low_ns"] for result in bounds)
+    held = sum(map(_holds, bounds))
     row = f"{len(results):6d} {len(steps):5d}"
     if steps:
-        errors = [abs(result["predicted"]["step_ns"] / result["after_ns"] - 1) for result in steps]
+        errors = [_error(result) for result in steps]
         inside = [_is_inside(result) for result in steps]
         widths = [
             (result["predicted"]["high_ns"] - result["predicted"]["low_ns"]) / result["after_ns"] for result in steps
@@ -182,7 +195,8 @@ def table(results: dict[str, Any]) -> str:
         "",
         f"no change at all: mean {100 * mean(effects):.1f} %, worst {100 * max(effects):.1f} % off",
         "steps: pairs with a predicted step; mean, worst: its error; inside: of the interval; width: its median;",
-        f"sign: right where the effect is above {100 * LEAST_EFFECT:.0f} %; bounds: that hold; none: not predicted",
+        f"sign: right where the effect is above {100 * LEAST_EFFECT:.0f} %; bounds: and ranges, that hold; "
+        "none: not predicted",
     ]
     reasons = sorted(
         {
@@ -202,10 +216,37 @@ def history() -> str:
         *("median width", "signs", "bounds"),
     )
     rows = [head, ("---", "---", *["--:"] * (len(head) - 2))]
+    rows += [(draw, *_of_draw(results)) for draw, results in _draws()]
+    return _in_markdown(rows)
+
+
+def ranges() -> str:
+    """A row of Markdown for each draw: the predicted steps whose ends are so far apart that a range is given today."""
+    head = ("draw", "steps", "ranges", "hold", "of precision", "worst in them", "steps left", "mean error", "worst")
+    rows = [head, ("---", *["--:"] * (len(head) - 1))]
+    for draw, results in _draws():
+        steps = [result for result in results["pairs"] if result["predicted"].get("step_ns")]
+        wide = [each for each in steps if too_far_apart(each["predicted"]["low_ns"], each["predicted"]["high_ns"])]
+        left = [_error(result) for result in steps if result not in wide]
+        figures = max(map(_error, wide), default=0.0), mean(left), max(left)
+        counts = (
+            *(len(steps), len(wide), sum(map(_is_inside, wide))),
+            sum(result["change"].startswith("precision.") for result in wide),
+        )
+        worst, *of_left = (f"{100 * figure:.1f} %" for figure in figures)
+        rows.append((draw, *map(str, counts), worst, str(len(left)), *of_left))
+    return _in_markdown(rows)
+
+
+def _draws() -> Iterator[tuple[str, dict[str, Any]]]:
+    """The draws of which results are kept, in their order."""
     for draw in DRAWS:
         file = RESULTS if draw == CURRENT else RESULTS.with_name(f"simulated_{draw}.json")
         if file.exists():
-            rows.append((draw, *_of_draw(json.loads(file.read_text()))))
+            yield draw, json.loads(file.read_text())
+
+
+def _in_markdown(rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
@@ -242,10 +283,10 @@ def main() -> None:
     parser.add_argument("--work", type=Path, default=kept, help="where judged pairs are kept")
     parser.add_argument("--out", type=Path, default=RESULTS, metavar="FILE", help="raw results")
     parser.add_argument("--table", nargs="?", type=Path, const=RESULTS, metavar="FILE", help="run nothing")
-    parser.add_argument("--history", action="store_true", help="run nothing: a row for each draw")
+    parser.add_argument("--history", action="store_true", help="run nothing: rows for each draw")
     args = parser.parse_args()
     if args.history:
-        print(history())
+        print(f"{history()}\n\n{ranges()}")
         return
     if args.table:
         if not args.table.exists():

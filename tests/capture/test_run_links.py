@@ -24,6 +24,7 @@ from dptune.capture.session import Recording
 from dptune.capture.torchrun import Torchrun
 from dptune.cli import main
 from dptune.commands.shared import run_links
+from dptune.measure.communication.links import fitted
 from dptune.runfile import form
 from dptune.runfile.links import LinkRecord
 from dptune.runfile.record import Ending, RunRecord
@@ -80,6 +81,23 @@ def known(made: Recording) -> LinkRecord:
     return form.read(made.folder / "links.json", LinkRecord)
 
 
+NOW = datetime.now().astimezone().replace(microsecond=0)
+
+
+def beside(made: Recording, hours: float = 0) -> LinkRecord:
+    """A sweep of its links, so many hours before now, up to 16 MiB; it fits well."""
+    host = facts_in(made.folder)[0].host
+    took = [(4096 * 8**step, 1e-4 + 1e-9 * 4096 * 8**step) for step in range(5)]
+    sizes = [links.SizeTimes(size, seconds, seconds, seconds, 3, 6) for size, seconds in took]
+    return fitted(
+        LinkRecord(
+            **{"backend": "gloo", "world_size": 2, "hosts": [host] * 2},
+            measured=(NOW - timedelta(hours=hours)).isoformat(),
+            kinds=[links.KindTimes("all_reduce", [0, 1], sizes)],
+        )
+    )
+
+
 def test_they_are_measured_once_and_reused(
     made: Recording,
     started: Launch,
@@ -126,14 +144,44 @@ def test_they_are_measured_once_and_reused(
 
 def test_what_lies_beside_the_run_is_known(made: Recording, started: Launch, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(links, "sweep", lambda *_: pytest.fail("nothing is to be measured"))
-    sizes = [links.SizeTimes(4096 * 8**step, 1e-4 * 8**step, 1e-4 * 8**step, 1e-4 * 8**step, 3, 6) for step in range(3)]
-    host = facts_in(made.folder)[0].host
-    beside = LinkRecord(
-        backend="gloo", world_size=2, hosts=[host] * 2, kinds=[links.KindTimes("all_reduce", [0, 1], sizes)]
-    )
-    form.write(made.folder.parent / "links.json", beside)
+    form.write(made.folder.parent / "links.json", beside(made))
     assert run_links.find(made, started, quiet=False) == run_links.Outcome()
     assert not (made.folder / "links.json").exists()
+
+
+def test_old_ones_are_measured_again(made: Recording, started: Launch, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those beside the run, and those that were kept."""
+    form.write(made.folder.parent / "links.json", beside(made, hours=26))
+    link_cache.store(facts_in(made.folder)[0], beside(made, hours=2))
+    now = beside(made)
+    monkeypatch.setattr(links, "sweep", lambda *_: now)
+    assert run_links.find(made, started, quiet=True).line.startswith("links measured in ")
+    assert known(made).measured == now.measured
+
+    (made.folder / "links.json").unlink()
+    monkeypatch.setattr(links, "sweep", lambda *_: pytest.fail("what was just measured is kept"))
+    assert run_links.find(made, started, quiet=True).line.startswith("links were measured at ")
+
+
+def test_old_ones_stay_where_they_cannot_be_measured(
+    made: Recording, started: Launch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sweep_script(monkeypatch, tmp_path, FAILS)
+    link_cache.store(facts_in(made.folder)[0], beside(made, hours=26))
+    said = "links were measured 26 hours ago, and not again: rank 1: RuntimeError: no route to host"
+    assert run_links.find(made, started, quiet=True).lines == [said]
+    assert known(made) == beside(made, hours=26)
+    assert reason(made) == ""
+
+    (made.folder / "links.json").unlink()
+    form.write(made.folder.parent / "links.json", beside(made, hours=50))
+    said = "links were measured 2 days ago, and not again: rank 1: RuntimeError: no route to host"
+    assert run_links.find(made, started, quiet=True).lines == [said]
+    assert not (made.folder / "links.json").exists()
+    monkeypatch.setattr(run_links, "_all_here", lambda *_: False)  # on several hosts
+    (line,) = run_links.find(made, started, quiet=True).lines
+    assert line.startswith("links were measured 2 days ago, and not again: not all ranks are known to have run on this")
+    assert line.endswith("measure them with `dptune links` on the same hosts")
 
 
 @pytest.mark.thorough

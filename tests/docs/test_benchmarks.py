@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import io
+import json
 import re
 import runpy
 import sys
@@ -45,10 +46,26 @@ def test_tables_are_quoted_from_the_results(benchmark: str, page: str) -> None:
 
 def test_draws_of_simulated_runs_are_quoted_from_the_results() -> None:
     page = (ROOT / "tests" / "benchmarks" / "PREDICTIONS.md").read_text(encoding="utf-8")
-    rows = table_of("simulated", "--history")
-    assert rows in page
+    draws, ranges = table_of("simulated", "--history").strip().split("\n\n")
     kept = sorted((ROOT / "tests" / "benchmarks" / "results").glob("simulated*.json"))
-    assert len(rows.splitlines()) - 2 == len(kept)
+    for rows in (draws, ranges):
+        assert rows in page
+        assert len(rows.splitlines()) - 2 == len(kept)
+
+
+def test_a_range_of_a_simulated_step_holds_with_both_ends(tmp_path: Path) -> None:
+    """Of three ranges one holds, one is too short, one too long; a bound holds; a step is judged by its error."""
+    told = [(None, 200, 500), (None, 200, 390), (None, 410, 600), (None, 390, None), (440, 200, 600)]
+    pairs = [
+        {
+            **{"change": "ddp.no_sync", "before_ns": 1000, "after_ns": 400},
+            "predicted": {"step_ns": step, "low_ns": low, "high_ns": high, "measured_ns": 1000, "why": ""},
+        }
+        for step, low, high in told
+    ]
+    (tmp_path / "pairs.json").write_text(json.dumps({"pairs": pairs}))
+    row = table_of("simulated", str(tmp_path / "pairs.json")).splitlines()[1].split()
+    assert row == ["ddp.no_sync", "5", "1", "10.0", "10.0", "1/1", "100.0", "1/1", "2/4", "0"]
 
 
 def test_steps_of_fully_shard_are_quoted_from_the_results() -> None:

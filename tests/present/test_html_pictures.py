@@ -395,6 +395,20 @@ def test_what_was_verified_stands_beside_what_was_predicted(report: Report) -> N
     assert list(changes(empty, [])) == []
 
 
+def test_a_range_has_no_line_in_it(report: Report) -> None:
+    saves = report.advice[0].saves
+    assert saves is not None
+    written = []
+    for likely in (0.2, None):
+        shares = {"low_share": 0.1, "high_share": 0.3, "basis": "replayed", "predicted_share": likely}
+        card = report.advice[0].model_copy(update={"saves": saves.model_copy(update=shares)})
+        ranged = report.model_copy(update={"advice": [card], "together": [], "verified": []})
+        written.append(body(changes(ranged, [])))
+    assert [page.count("<b style=") for page in written] == [1, 0]
+    assert ["with a line at" in page for page in written] == [True, False]
+    assert all("10.0 to 30.0 %" in page for page in written)
+
+
 @pytest.mark.parametrize("ratio", [1e12, float("inf"), float("nan")])
 def test_a_ratio_that_no_axis_has_room_for_breaks_nothing(report: Report, ratio: float) -> None:
     proof = Verified(

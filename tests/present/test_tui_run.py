@@ -19,6 +19,7 @@ from dptune.commands.shared.reading import run_and_report
 from dptune.knobs import KNOBS
 from dptune.measure.lanes import Lane, Piece, RankLanes
 from dptune.measure.rank_time import SHOWN, RunTime
+from dptune.predicted import Prediction
 from dptune.present.step_classes import PARTS
 from dptune.present.tui.app import ReportApp
 from dptune.present.tui.cards import Cards
@@ -843,3 +844,17 @@ async def test_where_python_functions_are(recorded: tuple[Run, Report], real_tra
     async with ReportApp(shown, found).run_test(size=SMALL) as pilot:
         await see(pilot, "2 ranks, around step", "6")
         await see(pilot, "Python functions: none; `dptune profile` or with_stack=True records them", "enter")
+
+
+async def test_a_range_names_no_step_in_it(recorded: tuple[Run, Report], monkeypatch: pytest.MonkeyPatch) -> None:
+    run, report = recorded
+    low_ns, high_ns = round(0.4 * report.measured.step.time_ns), round(0.9 * report.measured.step.time_ns)
+    ranged = Prediction.only("why no step is named", changes={}, low_ns=low_ns, high_ns=high_ns)
+    monkeypatch.setattr("dptune.present.tui.whatif.RunModel.predict", lambda *_: ranged)
+    async with ReportApp(report, run).run_test(size=LARGE) as pilot:
+        await see(pilot, "Up and down: select a setting", "7", "0")
+        seen = flat(await see(pilot, "why no step is named", "right"))
+    assert f"Then {low_ns / 1e6:.1f} to {high_ns / 1e6:.1f} ms █" in seen
+    assert "Per sample 10.0 to 60.0 % less" in seen
+    assert f"{(low_ns + high_ns) / 2e6:.1f} ms" not in seen
+    assert "Interval" not in seen

@@ -195,3 +195,25 @@ def test_a_set_has_the_same_number_for_its_step_and_its_memory_and_each_table_na
     assert said.index("set 2 50.0") < said.index("set 1 90.0")
     assert said.count(named) == 2
     assert "set 1 2.00 MiB" in said.partition("Memory")[2]
+
+
+def ranged(changes, low_ns=24_000_000, high_ns=50_000_000):
+    why = "any step between both ends is possible: a reason"
+    return Prediction.only(why, changes=changes, low_ns=low_ns, high_ns=high_ns, global_batch=64)
+
+
+def test_a_range_has_both_ends_and_no_step():
+    said = text([ranged({"precision.autocast": "bf16"})])
+    assert "precision.autocast=bf16 range 24.0 50.0 64 50.0 to 76.0 % less" in said
+    assert "Range Any step between both ends is possible: a reason. From, to Nominal 90 %" in said
+    assert "37.0" not in said  # its middle
+    assert "At least" not in said
+    assert said.endswith("Verify it: dptune verify --set precision.autocast=bf16")
+
+
+def test_a_range_is_in_the_order_of_steps_by_its_middle():
+    """37 ms, between 36 and 38; one that may save nothing is not to be proven."""
+    steps = [predicted({"ddp.bucket_cap_mb": float(ms)}, ms * 1_000_000) for ms in (38, 36)]
+    said = text([*steps, ranged({"precision.autocast": "bf16"}), Prediction.only("unknown", changes={"x": 1})])
+    assert said.index("mb=36 36.0") < said.index("bf16 range") < said.index("mb=38 38.0") < said.index("x=1")
+    assert "Verify it" not in text([ranged({"precision.autocast": "bf16"}, 60_000_000, 120_000_000)])

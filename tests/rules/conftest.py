@@ -76,6 +76,12 @@ def predict() -> Callable[..., Predictor]:
     return testing.predicting
 
 
+@pytest.fixture
+def predict_range() -> Callable[..., Predictor]:
+    """A model that predicts a range of steps, of which none is named."""
+    return testing.ranging
+
+
 @pytest.fixture(scope="session")
 def hand_made() -> Any:
     """The builder itself, for tests that draw many runs."""

@@ -350,3 +350,11 @@ def test_all_reduces_of_tensor_parallelism_are_no_buckets(ask, tiny):
     assert ask("DP101", in_group, facts) == []
     data = tensor.model_copy(update={"dimensions": ["data"]})
     assert ask("DP101", in_group.model_copy(update={"process_groups": [data]}), facts)
+
+
+def test_of_sizes_with_ranges_the_best_middle_is_proposed_and_none_named(ask, single, predict_range):
+    told = predict_range("ddp.bucket_cap_mb", {size: (0.4 if size == 1 else 0.45, 0.9) for size in SIZES})
+    (advice,) = ask("DP101", *single(), predictor=told)
+    assert advice.changes[0].then == 1
+    assert (advice.saves.low_share, advice.saves.high_share) == pytest.approx((0.1, 0.6))
+    assert not [one for one in advice.evidence if one.label.startswith("saved with")]

@@ -310,3 +310,12 @@ def test_the_predicted_peak_decides_whether_whole_gradients_fit(make_measured, m
     assert len(found) == (fits == "yes")
     for advice in found:
         assert [each.value for each in advice.evidence[-2:]] == [3, 5]
+
+
+def test_of_a_range_both_ends_are_named(ask, make_measured, make_facts, predict_range):
+    measured, facts = make_measured(synchronised=4, exposed_share=0.4), [make_facts(ddp=[DDP], windows=[MICRO_BATCHES])]
+    (advice,) = ask("DP102", measured, facts, predictor=predict_range("ddp.no_sync", {True: (0.4, 0.9)}))
+    assert advice.title.endswith("the others take 10 to 60 % of a step")
+    assert (advice.saves.basis, advice.saves.predicted_share, advice.impact) == ("replayed", None, "high")
+    assert (advice.saves.low_share, advice.saves.high_share) == pytest.approx((0.1, 0.6))
+    assert "a step takes 4.00 to 9.00 ms instead of 10.0: any step between both ends is possible" in advice.saves.how

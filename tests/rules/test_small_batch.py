@@ -65,6 +65,15 @@ def test_the_largest_whose_last_doubling_is_worth_it(ask, make_measured, make_fa
     assert next(one.value for one in advice.evidence if one.label == "global batch then") == 256
 
 
+def test_of_a_range_both_ends_are_named(ask, make_measured, make_facts, predict_range):
+    """A step of twice the samples takes 0.8 to 1.6 times as long: the middle, 1.2, saves 40 % of a sample's time."""
+    facts = make_facts(loaders=[replace(LOADER, dataset_samples=128)], optimizers=[ADAM])
+    told = predict_range("loader.batch_size", {64: (0.8, 1.6)}, 128)
+    (advice,) = ask("DP301", make_measured(device="cpu"), [facts], predictor=told)
+    assert advice.title == "Batches of 32 samples are small: 64 samples take 20 to 60 % less time per sample"
+    assert (advice.saves.basis, advice.saves.predicted_share, advice.impact) == ("replayed", None, "high")
+
+
 def test_what_was_predicted_stays_where_no_more_is(ask, make_measured, make_facts, larger):
     """Twice the batch is predicted, and no model tells of four times."""
     told = larger(1.2)

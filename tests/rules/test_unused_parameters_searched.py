@@ -71,6 +71,13 @@ def test_the_title_says_what_is_predicted(ask, make_measured, make_facts, make_a
     assert advice.title.endswith("without the search a step takes about 7 % less")
 
 
+def test_of_a_range_the_title_has_both_ends(ask, make_measured, make_facts, make_all_reduce, predict_range):
+    run = make_measured(exposed_share=0.1, collectives=[marks(make_all_reduce)])
+    told = predict_range("ddp.find_unused_parameters", {False: (0.4, 0.93)})
+    (advice,) = ask("DP106", run, [make_facts(ddp=[searching()])], predictor=told)
+    assert advice.title.endswith("without the search a step takes 7 to 60 % less")
+
+
 def timed(make_facts, *of_ranks, **ddp):
     """Ranks with these ms of search in each of two steps of 10 ms."""
     module = replace(searching(), **ddp)

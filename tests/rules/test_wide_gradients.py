@@ -171,3 +171,13 @@ def test_what_casts_take_eats_a_bound(ask, make_measured, make_facts, bounding):
 def test_a_bound_takes_the_latency_of_the_link(ask, make_measured, make_facts, bounding):
     with pytest.raises(Missing, match="dptune links"):
         ask("DP103", make_measured(0.5, links=None), [make_facts(ddp=[DDP])], predictor=bounding(0.7))
+
+
+def test_a_range_is_limited_to_what_is_exposed(ask, make_measured, make_facts, predict_range):
+    """10 to 60 % less are predicted, and 28 % of a step are exposed; its middle orders it, and is not named."""
+    told = predict_range("ddp.comm_hook", {"bf16": (0.4, 0.9), "fp16": (0.5, 0.9)})
+    (advice,) = ask("DP103", make_measured(exposed_share=0.28), [make_facts(ddp=[DDP])], predictor=told)
+    assert advice.title.endswith("with 16 bits a step takes 10 to 28 % less")
+    saves = advice.saves
+    assert (saves.low_share, saves.high_share) == pytest.approx((0.1, 0.28))
+    assert (saves.basis, saves.predicted_share, advice.changes[0].then) == ("replayed", None, "bf16")

@@ -7,6 +7,8 @@ import os
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
+from datetime import datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,6 +19,7 @@ from dptune.measured.inferred import InferredFacts
 from dptune.runfile import form
 from dptune.runfile.facts import Facts
 from dptune.runfile.links import KindTimes, LinkRecord, SizeTimes
+from dptune.runfile.record import RunRecord
 from dptune.trace import load
 from dptune.whatif.cpu.buckets import Caps, assign
 from dptune.whatif.predicting import _has, _offered
@@ -102,6 +105,12 @@ def test_what_it_rests_on_is_told_and_the_present_setting_changes_nothing(record
         abs=1e-6,  # what is told is in whole nanoseconds
     )
     assert found["link"] == "dptune links (base/links.json)"
+    day_ago = datetime.fromisoformat(form.read(recorded / "base" / "run.json", RunRecord).recorded) - timedelta(
+        hours=26
+    )
+    form.write(recorded / "old.json", replace(swept(), measured=day_ago.isoformat()))
+    old = told(recorded, "--links", "old.json", "--set", "ddp.bucket_cap_mb=100")
+    assert old["link"] == "dptune links (old.json, measured 26 hours before this run)"
     same, *others = found["predictions"]
     assert [one["changes"]["ddp.bucket_cap_mb"] for one in found["predictions"]] == [0.5, 0.1, 100]
     if max(found["error_share"], found["held_out_share"]) > 0.10:
@@ -221,9 +230,13 @@ def test_a_trace_of_gpus_that_dptune_did_not_record(real_traces: Path, tmp_path:
     done = run(tmp_path, *words, "--sweep", "host.times=0,0.5,1", "--format", "json")
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
-    steps = [one["step_ns"] for one in found["predictions"]]
-    assert steps == sorted(steps)
-    assert steps[-1] == found["measured_ns"]
+    without_host, *_, same = found["predictions"]
+    assert without_host["step_ns"] is None, "ranks wait in collectives that were not matched: a range"
+    assert without_host["missing"]["step_ns"].startswith("any step between both ends is possible")
+    for end in ("low_ns", "high_ns"):
+        ends = [one[end] for one in found["predictions"]]
+        assert ends == sorted(ends)
+    assert same["step_ns"] == found["measured_ns"]
 
 
 def test_a_trace_of_a_cpu_that_dptune_did_not_record_has_no_model(real_traces: Path, tmp_path: Path) -> None:

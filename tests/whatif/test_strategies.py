@@ -290,3 +290,16 @@ def test_strategies_are_a_table_on_80_columns(sample):
     rows = page[at + 2 : at + 5]
     assert all(line.startswith(("  DDP", "  FSDP")) for line in rows), rows
     assert max(map(len, page)) <= 80
+
+
+def test_of_shards_whose_step_is_a_range_both_ends_are_kept():
+    """The best middle is of 4 units."""
+    model = StepModel(steps={}, gradient_bytes=(SIZE // 8,) * 8, caps=Caps.of(), link=LINK)
+
+    def predict(changes: Mapping[str, Value]) -> Prediction:
+        ends = {"low_ns": 40 * MS, "high_ns": (90 if changes["fsdp.units"] == 4 else 99) * MS}
+        return Prediction.only("a range", changes=dict(changes), **ends)
+
+    sharded = with_units(strategies(facts("abcd"), measured(), LINK, STEP, FLOOR), model, predict)[-1]
+    assert (sharded.name, sharded.low_ns, sharded.high_ns) == ("FSDP, 4 units", 40 * MS, 90 * MS)
+    assert (sharded.known("step_ns"), sharded.missing["step_ns"]) == (None, "a range")

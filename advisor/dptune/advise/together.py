@@ -7,14 +7,16 @@ small buckets, and is not needed for it once those are mended.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
-from dptune.advice import Advice, Change, Evidence, Saving, Skipped, Together
+from dptune.advice import Advice, Change, Evidence, Skipped, Together
 from dptune.advise.ranking import ranked
 from dptune.measured import Missing
 from dptune.rule import RunView
 
 WORTH_ON_TOP = 0.05  # of the time per sample that the other advice leaves: what a warning is
 FIRST = 3
+_NOTHING = 0.005  # rounds to 0 %
 
 
 def weighed(advice: Sequence[Advice], run: RunView) -> tuple[list[Advice], list[Skipped]]:
@@ -34,14 +36,14 @@ def weighed(advice: Sequence[Advice], run: RunView) -> tuple[list[Advice], list[
         )
         if left is None:
             kept.append(recommendation)
-        elif left < WORTH_ON_TOP:
+        elif left.share < WORTH_ON_TOP:
             others = " and ".join(other.rule for other in safe)
-            more = f"only {100 * left:.0f} %" if left >= 0.005 else "nothing"
-            reason = f"it would save {more} on top of {others}"
-            dropped.append(Skipped.giving_way(recommendation.rule, reason))
+            dropped.append(Skipped.giving_way(recommendation.rule, f"it would save {left} on top of {others}"))
+        elif left.in_range:
+            kept.append(recommendation)
         else:
             label = f"saved on top of {' and '.join(other.rule for other in safe)}"
-            on_top = Evidence(label=label, value=left, unit="of the time per sample")
+            on_top = Evidence(label=label, value=left.share, unit="of the time per sample")
             kept.append(recommendation.model_copy(update={"evidence": [*recommendation.evidence, on_top]}))
     return ranked(kept), dropped
 
@@ -79,14 +81,25 @@ def _changes(advice: Sequence[Advice]) -> list[Change]:
     return [change for recommendation in advice for change in recommendation.changes]
 
 
-def _left(advice: Advice, safe: Sequence[Advice], run: RunView) -> float | None:
+class _Left(NamedTuple):
+    """What a change saves of the time per sample that others leave. `in_range`: from a predicted range, so that no
+    sentence states it.
+    """
+
+    share: float
+    in_range: bool
+
+    def __str__(self) -> str:
+        if self.share < _NOTHING:
+            return "nothing"
+        return "little" if self.in_range else f"only {100 * self.share:.0f} %"
+
+
+def _left(advice: Advice, safe: Sequence[Advice], run: RunView) -> _Left | None:
     """What it saves of the time per sample that the others leave; None where it is not predicted."""
     try:
-        before, after = (_remains(run.predict(changes)) for changes in (_changes(safe), _changes([*safe, advice])))
+        predicted = [run.predict(changes) for changes in (_changes(safe), _changes([*safe, advice]))]
     except Missing:
         return None
-    return 1 - after / before if before else 0.0
-
-
-def _remains(saves: Saving) -> float:
-    return 1 - (saves.predicted_share or 0.0)
+    before, after = (1 - (saves.central_share or 0.0) for saves in predicted)
+    return _Left(1 - after / before if before else 0.0, any(saves.is_range for saves in predicted))

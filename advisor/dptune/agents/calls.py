@@ -66,7 +66,10 @@ class Calls:
         return {"text": text(done), "next_step": "Apply the change, then verify it with the tool verify."}
 
     def what_if(self, settings: list[str], run: str = "") -> Answer:
-        """Predicted step time with settings (knob=value), from a recording alone; without settings, the best ones."""
+        """Predicted step time with settings (knob=value), from a recording alone; without settings, the best ones.
+
+        Where step_ns is null and high_ns is not, any step between low_ns and high_ns is possible: state both.
+        """
         words = [word for setting in _words(*settings) for word in ("--set", setting)]
         found = _json(self._dptune("whatif", *_words(run), *words, "--format", "json", statuses=(0, 1)))
         parts = ("measured_ns", "replayed_ns", "error_share", "predictions", "curve", "limits", "missing")

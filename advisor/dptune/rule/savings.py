@@ -11,6 +11,7 @@ from dptune.advice import Advice, Change, Saving
 from dptune.knobs import Value
 from dptune.measured import Missing
 from dptune.measured.figure import decimals
+from dptune.predicted import Prediction
 from dptune.rule.declared import Rule
 from dptune.rule.removing import RemovedView
 from dptune.runfile.hot_lines import part_at, passes, sampled_by_rank
@@ -120,8 +121,10 @@ class RunView(RemovedView):
         how = f"the time of these operators in {steps} warm-up steps; the interval includes its variation"
         return self.removed(spent, how, timed=True) if spent and self.times_hold else None
 
-    def narrowed(self, saves: Saving, low_share: float, likely_share: float, high_share: float, why: str) -> Saving:
-        """A prediction with other shares of the step; `why` is appended to its explanation."""
+    def narrowed(
+        self, saves: Saving, low_share: float, likely_share: float | None, high_share: float, why: str
+    ) -> Saving:
+        """A prediction with other shares of the step, no likely one of a range; `why` is appended to its sentence."""
         narrow = self._saving(low_share, high_share, saves.basis, f"{saves.how}, {why}", likely_share)
         return narrow.model_copy(update={"samples_times": saves.samples_times, "settings": saves.settings})
 
@@ -139,13 +142,11 @@ class RunView(RemovedView):
         step_ns = self.measured.step.time_ns
         before, after = self.measured.known("samples_per_step"), prediction.known("global_batch")
         grown = after / before if before and after else 1.0
-        times = (prediction.high_ns, prediction.step_ns, prediction.low_ns)
-        low, likely, high = (min(1.0, max(0.0, 1 - ns / grown / step_ns)) for ns in times)
-        how = (
-            f"replayed with the change, a step takes {decimals(prediction.step_ns / 1e6)} ms instead of "
-            f"{decimals(step_ns / 1e6)}"
-        )
+        low, high = (_saved(ns, grown * step_ns) for ns in (prediction.high_ns, prediction.low_ns))
+        likely = None if prediction.is_range else _saved(prediction.step_ns, grown * step_ns)
+        how = f"replayed with the change, {_taken(prediction, step_ns)}"
         how += f", with {grown:.3g}x the samples" if grown != 1 else ""
+        how += f": {prediction.missing['step_ns']}" if prediction.is_range else ""
         how += UNVALIDATED if self.measured.known("device_kind") not in ("cpu", None) else ""
         found = self._saving(low, high, "replayed", how, likely)
         return found.model_copy(update={"samples_times": grown, "settings": settings})
@@ -159,9 +160,10 @@ class RunView(RemovedView):
             raise Missing("no step model can predict shorter passes")
         prediction = self.predictor({"loader.batch_size": samples})
         step_ns = self.measured.step.time_ns
-        low, likely = (max(0.0, 1 - ns / step_ns) for ns in (prediction.high_ns, prediction.step_ns))
-        high = max(likely, bound.high_share)
-        how = f"{how}, a step takes {decimals(prediction.step_ns / 1e6)} ms instead of {decimals(step_ns / 1e6)}"
+        low = _saved(prediction.high_ns, step_ns)
+        likely = None if prediction.is_range else _saved(prediction.step_ns, step_ns)
+        high = max(low if likely is None else likely, bound.high_share)
+        how = f"{how}, {_taken(prediction, step_ns)}"
         return self._saving(low, high, "replayed", f"{how}; upper end: {bound.how}", likely)
 
     def ceiling(self, changes: Sequence[Change] | Mapping[str, Value]) -> Saving:
@@ -211,8 +213,10 @@ class RunView(RemovedView):
         if not found.high_share or host >= _HOST_LIMITS or most >= bound.high_share:
             return bound
         waits = self.measured.share("input_idle_ns") >= _LOADER_LIMITS
-        how = f"{bound.how}; limited by replay, which saves {100 * (found.predicted_share or 0):.1f} % of a step"
-        how += f" ({100 * found.low_share:.0f} to {100 * found.high_share:.1f} %) and idle time of the host"
+        ends = f"{100 * found.low_share:.0f} to {100 * found.high_share:.1f} %"
+        likely = found.predicted_share
+        saved = f"{ends} of a step" if likely is None else f"{100 * likely:.1f} % of a step ({ends})"
+        how = f"{bound.how}; limited by replay, which saves {saved} and idle time of the host"
         return self.bound(0.0, most, f"{how}: the rest becomes waiting for the data loader" if waits else how)
 
 
@@ -220,6 +224,19 @@ def _call_ns(found: RepeatedForwardFacts) -> float:
     """How long a call on rows that repeat takes, with all of them."""
     spared = median(found.again_ns) if found.again_ns else 0.0
     return spared / max(1, found.calls) * found.rows_repeat / (found.rows_repeat - 1)
+
+
+def _saved(after_ns: float, before_ns: float) -> float:
+    return min(1.0, max(0.0, 1 - after_ns / before_ns))
+
+
+def _taken(prediction: Prediction, step_ns: int) -> str:
+    """`a step takes 36.1 ms instead of 52.0`; of a range `24.0 to 50.0 ms`."""
+    before = decimals(step_ns / 1e6)
+    if not prediction.is_range:
+        return f"a step takes {decimals(prediction.step_ns / 1e6)} ms instead of {before}"
+    between = f"{decimals(prediction.low_ns / 1e6)} to {decimals(prediction.high_ns / 1e6)} ms"
+    return f"a step takes {between} instead of {before}"
 
 
 def _settings(changes: Sequence[Change]) -> dict[str, Value]:

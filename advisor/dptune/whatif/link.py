@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from dptune.measured import LinkFigures, Measured, Missing
 from dptune.measured.collectives import collective
+from dptune.runfile.link_age import age, in_words
 from dptune.whatif.cpu.topology import ALONE
 from dptune.whatif.cpu.wire import Link
 
@@ -30,6 +31,16 @@ def link_figures(measured: Measured) -> LinkFigures:
     if not found:
         raise Missing("latency and bandwidth of all-reduces are unknown: measure them with `dptune links`")
     return min(found, key=lambda figures: (figures.basis != "sweep", -len(figures.ranks)))
+
+
+def source_of(measured: Measured, recorded: str) -> str:
+    """What that link is from, in words, and how long before the run (`recorded`) it was measured."""
+    figures = link_figures(measured)
+    if figures.basis != "sweep":
+        return figures.source or "the run's own all-reduces"
+    old = in_words(age(figures.measured, recorded))
+    when = f", measured {old} before this run" if old else ""
+    return f"dptune links ({figures.source}{when})"
 
 
 def link_of(figures: LinkFigures, backend: str) -> Link:

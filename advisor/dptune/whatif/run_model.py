@@ -25,7 +25,7 @@ from dptune.measured import Measured, Missing
 from dptune.predicted import BucketSize, Prediction, WhatIf, missed
 from dptune.runfile.facts import Facts
 from dptune.trace.run import Run
-from dptune.whatif import flat_settings, needed_facts, traced_steps
+from dptune.whatif import flat_settings, needed_facts, ranges, traced_steps
 from dptune.whatif.assumptions import assumed
 from dptune.whatif.blocks import as_units
 from dptune.whatif.bounds import bounded
@@ -54,7 +54,7 @@ from dptune.whatif.gpu.program import Program
 from dptune.whatif.gpu.recorded import program_of, views_of
 from dptune.whatif.gpu.uncertainty import OF_DIFFERENCE, interval, unchanged
 from dptune.whatif.gpu.uncertainty import unknown_ns as gpu_unknown_ns
-from dptune.whatif.link import link_figures
+from dptune.whatif.link import source_of
 from dptune.whatif.searching import curve
 
 Model = StepModel | Program
@@ -71,7 +71,7 @@ class RunModel:
     the unchanged model has it, before what it lacks is laid to its exchanges. All predictions may be off by `slack_ns`.
     `facts` are those of the recorded ranks, `crowded` whether they share cores. A replay of GPU steps uses every
     recorded step; `variation_share` is the difference between the mean steps of its two halves, as a share of a step,
-    among steps of the same kind. `unlike` names steps that no other is comparable with.
+    among steps of the same kind. `unlike` names steps that no other is comparable with. `recorded`: when, if known.
     """
 
     model: Model
@@ -86,12 +86,14 @@ class RunModel:
     crowded: bool = False
     variation_share: float | None = None
     unlike: str = ""
+    recorded: str = ""
 
     @classmethod
     def of(cls, run: Run, measured: Measured) -> RunModel:
         """Raises Missing where the run does not tell enough."""
         needed_facts.check(run.facts.values())
-        return cls._of_cpus(run, measured) if measured.device_kind == "cpu" else cls._of_gpus(run, measured)
+        found = cls._of_cpus(run, measured) if measured.device_kind == "cpu" else cls._of_gpus(run, measured)
+        return found if run.record is None else replace(found, recorded=run.record.recorded)
 
     @classmethod
     def _of_cpus(cls, run: Run, measured: Measured) -> RunModel:
@@ -193,7 +195,7 @@ class RunModel:
             "ns_per_sample": None if other.samples is None else predicted_ns / other.samples,
         }
         why_none = self.measured.missing.get("samples_per_step", "")
-        return Prediction(
+        prediction = Prediction(
             changes=dict(changes),
             **figures,
             missing={name: why_none for name, value in figures.items() if value is None},
@@ -202,6 +204,7 @@ class RunModel:
             high_ns=max(0, round(high_ns)),
             assumptions=assumptions,
         )
+        return ranges.as_range(prediction, new if ends else ())
 
     def lack(self, changes: Mapping[str, Value]) -> str:
         """Why neither a step nor a bound is known with these changes, as far as it takes no replay; else empty."""
@@ -348,7 +351,7 @@ class RunModel:
         """Predictions, with what they rest on."""
         batch, floor_ns = self.measured.known("samples_per_step"), None if self.missed else self.at_best_ns()
         try:
-            link, missing = self._link_source(), {}
+            link, missing = self.model.link_source or source_of(self.measured, self.recorded), {}
         except Missing as lack:
             link, missing = None, {"link": lack.reason}
         if floor_ns is None:
@@ -378,15 +381,6 @@ class RunModel:
             limits=[self.unlike] if self.unlike else [],
             missing=missing,
         )
-
-    def _link_source(self) -> str:
-        """What the link is from, in words. Raises Missing where there is none."""
-        if self.model.link_source:
-            return self.model.link_source
-        figures = link_figures(self.measured)
-        if figures.basis == "sweep":
-            return f"dptune links ({figures.source})"
-        return figures.source or "the run's own all-reduces"
 
 
 def _changed(program: Program, changes: Mapping[str, Value], side: Side = Side.MIDDLE) -> Program:

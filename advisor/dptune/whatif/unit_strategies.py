@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from dptune.knobs import Value
 from dptune.measured import Missing
@@ -30,27 +31,29 @@ def with_units(alternatives: Sequence[Strategy], model: StepModel, predict: Pred
     """The strategies of a replicated model, its units with the step that is predicted for the best number of them."""
     counts = [count for count in _COUNTS if count <= len(model.gradient_bytes)]
     found = [predict({"wrapper": "fsdp", "fsdp.units": count}) for count in counts]
-    known = [prediction for prediction in found if prediction.known("step_ns") is not None]
+    known = [(central_ns, prediction) for prediction in found if (central_ns := prediction.central_ns) is not None]
     if not known:
         return list(alternatives)
-    best = min(known, key=lambda prediction: prediction.step_ns)
+    _, best = min(known, key=lambda each: each[0])
     units = int(best.changes["fsdp.units"] or 1)
-    times: dict[str, dict[str, str | int]] = {_FSDP: {"name": f"{_FSDP}, {units} units", **_step(best)}}
+    times: dict[str, dict[str, Any]] = {_FSDP: {"name": f"{_FSDP}, {units} units", **_step(best)}}
     hybrid = predict({**best.changes, WITHIN_HOSTS: True})
-    if hybrid.known("step_ns") is not None:
+    if hybrid.central_ns is not None:
         times[_HSDP] = {**_step(hybrid)}
     return [_timed(strategy, times.get(strategy.name)) for strategy in alternatives]
 
 
-def _step(prediction: Prediction) -> dict[str, int]:
-    return {name: getattr(prediction, name) for name in _OF_STEP}
+def _step(prediction: Prediction) -> dict[str, Any]:
+    """Its step and ends; of a range why there is no step."""
+    known = {name: prediction.known(name) for name in _OF_STEP}
+    return {**known, "missing": {name: prediction.missing[name] for name, ns in known.items() if ns is None}}
 
 
-def _timed(strategy: Strategy, times: Mapping[str, str | int] | None) -> Strategy:
+def _timed(strategy: Strategy, times: Mapping[str, Any] | None) -> Strategy:
     if times is None:
         return strategy
     missing = {name: why for name, why in strategy.missing.items() if name not in _OF_STEP}
-    return strategy.model_copy(update={**times, "missing": missing})
+    return strategy.model_copy(update={**times, "missing": {**missing, **times["missing"]}})
 
 
 @dataclass(frozen=True)

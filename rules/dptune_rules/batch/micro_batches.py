@@ -46,8 +46,8 @@ def larger_micro_batches(run: RunView, now: int, passes: int, fits: int) -> tupl
             break
         if not saves.may_be_nothing:
             tried.append((times, saves))
-    best = max((saves.predicted_share or 0.0 for _, saves in tried), default=0.0)
-    return next(((times, saves) for times, saves in tried if (saves.predicted_share or 0.0) >= best - NEAR_BEST), None)
+    best = max((saves.central_share or 0.0 for _, saves in tried), default=0.0)
+    return next(((times, saves) for times, saves in tried if (saves.central_share or 0.0) >= best - NEAR_BEST), None)
 
 
 def host_has_room(run: RunView, times: int, passes: int, most_share: float) -> bool:
@@ -67,7 +67,7 @@ def advice(rule: Rule, run: RunView, now: int, passes: int, times: int, saves: S
     """The card: what to set, where, and that the global batch stays."""
     loader = next(candidate for candidate in run.any_facts().loaders if candidate.batches_drawn)
     then, left = times * now, passes // times
-    impact: Impact = impact_of(saves.predicted_share or 0.0) or "low"
+    impact: Impact = impact_of(saves.central_share or 0.0) or "low"
     normalizes = _has_batch_norm(run)
     where = in_parentheses(loader.where)
     of = f"{now} sample{'s' if now > 1 else ''}"

@@ -144,7 +144,7 @@ def check(run: RunView) -> Iterator[Advice]:
             (times for times in range(2, micro_batches.MOST_TIMES + 1) if _has_room(run, now, times, passes)), default=1
         )
         larger = micro_batches.larger_micro_batches(run, now, passes, most)
-        if larger and (larger[1].predicted_share or 0.0) >= run.limit(WORTH_ACCUMULATED_SHARE):
+        if larger and (larger[1].central_share or 0.0) >= run.limit(WORTH_ACCUMULATED_SHARE):
             yield micro_batches.advice(RULE, run, now, passes, *larger)
             return
     tried: list[tuple[int, Saving]] = []
@@ -168,18 +168,17 @@ def check(run: RunView) -> Iterator[Advice]:
                 raise Missing(_too_many(run))
             break
         tried.append((times, saves))
-        if saves.predicted_share is None:
+        if saves.central_share is None:
             break
     if not tried:
         return
     times, saves = tried[-1]
-    predicted = saves.predicted_share is not None
+    predicted = saves.central_share is not None
     share = _share(run, saves, times)
     impact = impact_of(share)
     if impact is None:
         return
     impact = impact if predicted else "low"
-    saved = f"about {100 * share:.0f} %" if predicted else f"up to {100 * saves.high_share:.0f} %"
     rate = scaled_rate(run, times)
     then = times * now
     changes = [
@@ -191,7 +190,7 @@ def check(run: RunView) -> Iterator[Advice]:
         slug=RULE.name,
         kind=RULE.kind,
         impact=impact,
-        title=f"Batches of {now:,} samples are small: {then:,} samples take {saved} less time per sample",
+        title=f"Batches of {now:,} samples are small: {then:,} samples take {saves.part_in_words} less time per sample",
         why="All-reduces, the optimizer and operator overhead take as long for a large batch as for a small one.",
         changes=changes,
         saves=saves,
@@ -293,14 +292,14 @@ def _fixed_share(run: RunView) -> float:
 
 def _share(run: RunView, saves: Saving, times: int) -> float:
     """What is predicted; of a bound the time that does not grow with the batch, as far as it goes."""
-    if saves.predicted_share is not None:
-        return saves.predicted_share
+    if saves.central_share is not None:
+        return saves.central_share
     return min(saves.high_share, _fixed_share(run) * (1 - 1 / times))
 
 
 def _of_last(run: RunView, saves: Saving, times: int, before: list[tuple[int, Saving]]) -> float:
     """What the last doubling saves, of what a sample takes before it."""
-    left = 1 - (before[-1][1].predicted_share or 0) if before else 1.0
+    left = 1 - (before[-1][1].central_share or 0) if before else 1.0
     return 1 - (1 - _share(run, saves, times)) / left if left else 0.0
 
 

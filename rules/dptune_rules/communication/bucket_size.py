@@ -201,9 +201,10 @@ def _raise(run: RunView, buckets: _Buckets) -> Iterator[Advice]:
     if not changes:
         return
     found = _found(run, buckets, changes, run.bound(0.0, ceiling, most), larger=True)
-    start_ups, predicted = share, found.saves.predicted_share is not None
-    share = start_ups if found.saves.predicted_share is None else found.saves.predicted_share
-    gains = "which saves" if predicted else "the latency of the others is"
+    start_ups, predicted = share, found.saves.central_share is not None
+    share = start_ups if found.saves.central_share is None else found.saves.central_share
+    latency = f"the latency of the others is about {100 * start_ups:.0f} %"
+    gains = f"which saves {found.saves.part_in_words}" if predicted else latency
     then = math.ceil(buckets.gradient_bytes / found.cap_mib / MIB)
     impact = run.impact(share, WORTH_SHARE)
     if impact is None:
@@ -214,8 +215,7 @@ def _raise(run: RunView, buckets: _Buckets) -> Iterator[Advice]:
         kind=RULE.kind,
         impact=impact,
         title=f"Gradients are sent in {buckets.calls:.0f} all-reduces of {_size(buckets.mean_bytes)} on average: "
-        f"{_size(found.cap_mib * MIB)} buckets need about {then}{',' if predicted else ';'} {gains} about "
-        f"{100 * share:.0f} % of a step",
+        f"{_size(found.cap_mib * MIB)} buckets need about {then}{',' if predicted else ';'} {gains} of a step",
         why="Every all-reduce pays its latency, whatever its size. Larger buckets pay it less often.",
         changes=found.changes,
         saves=found.saves,
@@ -244,7 +244,7 @@ def _lower(run: RunView, buckets: _Buckets) -> Iterator[Advice]:
     if not changes:
         return
     found = _found(run, buckets, changes, bound, larger=False)
-    share = early * transfer if found.saves.predicted_share is None else found.saves.predicted_share
+    share = early * transfer if found.saves.central_share is None else found.saves.central_share
     impact = run.impact(share, WORTH_SHARE)
     if impact is None:
         return
@@ -320,9 +320,9 @@ def _found(run: RunView, buckets: _Buckets, changes: list[Change], bound: Saving
             break
     if not tried:
         return _BestCap(float(changes[0].then or LEAST_CAP_MIB), changes, bound, [])
-    saves, cap, then = max(tried, key=lambda trial: trial[0].predicted_share or 0.0)
-    shares = [(size, round(saving.predicted_share or 0.0, 4)) for saving, size, _ in tried]
-    points = [shares[0], *(after for before, after in pairwise(shares) if after[1] != before[1])]
+    saves, cap, then = max(tried, key=lambda trial: trial[0].central_share or 0.0)
+    shares = [(size, round(saving.predicted_share or 0.0, 4)) for saving, size, _ in tried if not saving.is_range]
+    points = [*shares[:1], *(after for before, after in pairwise(shares) if after[1] != before[1])]
     curve = [
         Evidence(label=f"saved with {size:g} MiB buckets", value=share, unit="of a step") for size, share in points
     ]

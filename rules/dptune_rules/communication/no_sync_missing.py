@@ -111,9 +111,8 @@ def check(run: RunView) -> Iterator[Advice]:
     most = "all communication of a step, hidden or not, less one all-reduce at the shortest seen"
     most += ", without waiting for the late rank" if run.waiting_that_stays else ""
     saves = run.saving(changes, run.bound(0.0, ceiling, most))
-    share = share if saves.predicted_share is None else saves.predicted_share
-    taken = f"up to {100 * saves.high_share:.0f} %" if saves.predicted_share is None else f"about {100 * share:.0f} %"
-    taken = "a large, unknown part" if saves.large_unknown else taken
+    share = share if saves.central_share is None else saves.central_share
+    taken = "a large, unknown part" if saves.large_unknown else saves.part_in_words
     impact = run.impact(share, WORTH_SHARE)
     if impact is None:
         return
@@ -140,7 +139,7 @@ def check(run: RunView) -> Iterator[Advice]:
             run.exposed_transfer() if run.waiting_that_stays else everything.at(run.measured.where_exposed),
             *(
                 [Evidence(label="all communication but for one all-reduce", value=ceiling, unit="of a step")]
-                if saves.predicted_share is None
+                if saves.central_share is None
                 else []
             ),
         ],

@@ -106,11 +106,7 @@ def check(run: RunView) -> Iterator[Advice]:
         how = "the search in untraced steps and the all-reduce of its bitmap"
         how += "" if highest == sent else "; the upper end adds the exposed communication"
         saves = run.removed(spent, how, SAVED_PART, timed=True) or saves
-    less = f"up to {100 * saves.high_share:.0f} % less"
-    if saves.predicted_share is not None:
-        less = f"about {100 * saves.predicted_share:.0f} % less"
-    elif saves.large_unknown:
-        less = "less time, by an unknown amount"
+    less = "less time, by an unknown amount" if saves.large_unknown else f"{saves.part_in_words} less"
     yield Advice(
         rule=RULE.code,
         slug=RULE.name,

@@ -104,7 +104,7 @@ def check(run: RunView) -> Iterator[Advice]:
     try:
         changes, saves = max(
             ((hook_changes, run.predict(hook_changes)) for hook_changes in each),
-            key=lambda trial: trial[1].predicted_share or 0.0,
+            key=lambda trial: trial[1].central_share or 0.0,
         )
     except Missing:
         changes, saves = each[0], run.ceiling(each[0])
@@ -112,15 +112,16 @@ def check(run: RunView) -> Iterator[Advice]:
             raise Missing(NO_LINK) from None
         gain = exposed * bandwidth / 2 - _casting(run, sizes)
         share, then = min(gain, saves.high_share), "16 bits halve the bytes"
+        saves = _within(run, saves, exposed)
     else:
         if saves.low_share <= 0:
             return  # it may as well save nothing
-        share = min(saves.predicted_share or 0.0, exposed)
-        then = f"with 16 bits a step takes {100 * share:.0f} % less"
+        saves = _within(run, saves, exposed)
+        share = saves.central_share or 0.0
+        then = f"with 16 bits a step takes {saves.part_in_words.removeprefix('about ')} less"
     impact = run.impact(share, WORTH_SHARE)
     if impact is None:
         return
-    saves = _within(run, saves, exposed)
     gradient_bytes = sum(ddp.gradient_bytes or 0 for ddp in wrapped)
     size = f"{digits(gradient_bytes / 2**20)} MiB of gradients" if gradient_bytes else "Gradients"
     yield Advice(
@@ -205,5 +206,6 @@ def _within(run: RunView, saves: Saving, exposed: float) -> Saving:
     if saves.basis == "bound":
         bound = run.bound(0.0, exposed, "the exposed communication of gradients")
         return bound.without_prediction(saves.unpredicted or "")
-    low, likely = min(saves.low_share, exposed), min(saves.predicted_share or 0.0, exposed)
+    low = min(saves.low_share, exposed)
+    likely = None if saves.is_range else min(saves.predicted_share or 0.0, exposed)
     return run.narrowed(saves, low, likely, exposed, "up to the exposed communication of gradients")

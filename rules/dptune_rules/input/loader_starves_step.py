@@ -257,7 +257,7 @@ def check(run: RunView) -> Iterator[Advice]:
         then = then if changes else None
     reason, remedy = "", cheaper  # why workers are no remedy, and what is
     why = loader_words.why(now, run.measured.known("device_kind"))
-    if saves.basis == "replayed" and not saves.predicted_share:
+    if saves.basis == "replayed" and not saves.central_share:
         reason = f"the replay with {then} workers is no faster"
         changes, then, saves = [], None, of_cheaper
     elif ready_ns and preparing and now:

@@ -187,7 +187,7 @@ def check(run: RunView) -> Iterator[Advice]:
     saves = run.saving({"straggler.balanced" if moves else "straggler.removed": True}, bound)
     explained = late.explained_share >= run.limit(EXPLAINED_SHARE)
     gain = late.known("gain_share")
-    share = saves.predicted_share
+    share = saves.central_share
     if share is None:
         share = late.waiting_share if gain is None else gain
     if saves.basis == "bound" and gain:
@@ -195,7 +195,7 @@ def check(run: RunView) -> Iterator[Advice]:
     least = run.limit(WARNING_SHARE) / 2
     if max(late.waiting_share, gain or 0.0) < least:
         return
-    if share < least and (saves.predicted_share is not None or not explained):
+    if share < least and (saves.central_share is not None or not explained):
         return
     impact = impact_of(share) or "low"
     stretch = run.measured.traced_step_ns / run.measured.recorded_step_ns

@@ -142,7 +142,7 @@ def check(run: RunView) -> Iterator[Advice]:
         rule=RULE.code,
         slug=RULE.name,
         kind=RULE.kind,
-        impact=impact_of(saves.predicted_share) or "low" if saves.predicted_share is not None else "medium",
+        impact=impact_of(saves.central_share) or "low" if saves.central_share is not None else "medium",
         title=f"Ranks take turns being late, by {in_ms(usual_ns)} ms in the median step ({who} of "
         f"{len(untraced or by_step)} steps): the others wait for {100 * share:.0f} % of a step",
         why="The slowest rank sets the pace, and it is a different one from step to step. "
@@ -150,7 +150,7 @@ def check(run: RunView) -> Iterator[Advice]:
         changes=[],
         remedy=EQUAL_BATCHES if moves else COMPARE,
         saves=saves,
-        confidence="medium" if saves.predicted_share is not None else "low",
+        confidence="medium" if saves.central_share is not None else "low",
         evidence=[
             Evidence(label="waiting for the last rank", value=share, unit="of a step").at(
                 run.measured.where("exposed_waiting_ns")

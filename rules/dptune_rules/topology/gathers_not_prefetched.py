@@ -80,8 +80,8 @@ def check(run: RunView) -> Iterator[Advice]:
     settings: dict[str, Value] = {"fsdp.prefetch": True}
     bound = run.bound(0.0, run.most_overlapped(delay), _HOW)
     saves = run.saving(changes or settings, bound)
-    if saves.predicted_share is not None:
-        impact = run.impact(saves.predicted_share, WORTH_SHARE)
+    if saves.central_share is not None:
+        impact = run.impact(saves.central_share, WORTH_SHARE)
         saves = bound.without_prediction(_UNSURE) if saves.may_be_nothing else saves
     if impact is None:
         return

@@ -40,7 +40,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from math import inf
 
-from dptune.advice import Advice, Evidence
+from dptune.advice import Advice, Evidence, Saving
 from dptune.measured import CommunicationFigures, Missing
 from dptune.rule import Rule, RunView, Threshold
 
@@ -77,7 +77,7 @@ def check(run: RunView) -> Iterator[Advice]:
     if impact is None:
         return
     kinds, most = list(dict.fromkeys(row.kind for row in rows)), run.most_exposed(rows)
-    replayed = _replayed_share(run)
+    replayed = _replayed(run)
     sent = [f"{kind.replace('_', '-')}s" for kind in kinds]
     yield Advice(
         rule=RULE.code,
@@ -102,32 +102,34 @@ def _gathers_shards(run: RunView) -> bool:
     return any(row.known("purpose") == "sharding" for row in run.measured.overlap.rows)
 
 
-def _replayed_share(run: RunView) -> float | None:
+def _replayed(run: RunView) -> Saving | None:
     """What a replay of the traced steps without any communication saves; None where the steps were timed untraced too,
     or cannot be replayed.
     """
     if run.measured.step.basis == "untraced" or len(run.measured.ranks) < 2:  # no replay knows the link of one rank
         return None
     with suppress(Missing):
-        return run.predict({"link.alpha_us": 0.0, "link.gb_per_s": inf}).predicted_share or 0.0
+        return run.predict({"link.alpha_us": 0.0, "link.gb_per_s": inf})
     return None
 
 
-def _saves_nothing(replayed: float | None) -> bool:
-    return replayed is not None and replayed < NOTHING_SHARE
+def _saves_nothing(replayed: Saving | None) -> bool:
+    return replayed is not None and (replayed.central_share or 0.0) < NOTHING_SHARE
 
 
-def _in_words(replayed: float | None, most: float) -> str:
+def _in_words(replayed: Saving | None, most: float) -> str:
     """What a replay saves, where that is less than the bound: it waits for a host that the profiler slows."""
-    if replayed is None or replayed >= most:
+    if replayed is None or (replayed.central_share or 0.0) >= most:
         return ""
     if _saves_nothing(replayed):
         return (
             "; removing all communication in the replay saves nothing: the host, slowed by the profiler, is the limit"
         )
+    likely = replayed.predicted_share
+    saved = replayed.part_in_words if likely is None else f"{100 * likely:.1f} %"
     return (
-        f"; a replay of the traced steps without any communication saves {100 * replayed:.1f} %: the host, which the "
-        "profiler slows, may limit them"
+        f"; a replay of the traced steps without any communication saves {saved}: the host, which the profiler slows, "
+        "may limit them"
     )
 
 

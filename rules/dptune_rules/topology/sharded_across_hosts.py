@@ -80,7 +80,7 @@ def check(run: RunView) -> Iterator[Advice]:
     if impact is None or fits(run, HYBRID) is False:
         return
     saves = run.saving(HYBRID, run.bound(0.0, run.most_exposed(rows), "the exposed communication of all-gathers"))
-    if saves.basis == "replayed" and not saves.predicted_share:
+    if saves.basis == "replayed" and not saves.central_share:
         return
     where = next((fsdp.where for fsdp in sharded if fsdp.where), None)
     (ranks_here,) = ranks_each

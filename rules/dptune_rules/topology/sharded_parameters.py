@@ -144,8 +144,8 @@ def check(run: RunView) -> Iterator[Advice]:
     replicated = all_of_it and not repeated
     most = taken.most_share + run.slowed_share("sharding") if all_of_it else taken.again_most_share
     saves = _saving(run, sharded[0].version, replicated, most, _ALL if all_of_it else _AGAIN)
-    if saves.predicted_share is not None:
-        impact = run.impact(saves.predicted_share, WORTH_SHARE)
+    if saves.central_share is not None:
+        impact = run.impact(saves.central_share, WORTH_SHARE)
     if impact is None:
         return
     changes = _replicated(run) if replicated else _kept(run)

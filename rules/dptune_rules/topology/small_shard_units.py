@@ -134,7 +134,7 @@ def _saving(run: RunView, units: int, bound: Saving) -> Saving:
     if fewer is None or fewer >= units:
         return bound
     saves = run.saving({"fsdp.units": fewer}, bound)
-    if run.measured.known("device_kind") != "cpu" or saves.basis != "replayed" or saves.predicted_share is None:
+    if run.measured.known("device_kind") != "cpu" or saves.basis != "replayed":
         return saves
     high = max(saves.high_share, bound.high_share)
     return run.narrowed(saves, saves.low_share, saves.predicted_share, high, f"upper end: {bound.how}")

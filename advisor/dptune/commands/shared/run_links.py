@@ -1,4 +1,7 @@
-"""The links of a run that was just recorded: known already, known of an earlier run, or measured now."""
+"""The links of a run that was just recorded: known already, known of an earlier run, or measured now.
+
+Those that are known are measured again where they are old (`dptune.runfile.link_age`); where that fails, they stay.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +12,13 @@ import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dptune.commands.links import LEAST_MOST, SIZES
 from dptune.errors import CaptureError
+from dptune.runfile.link_age import age, in_words, is_fresh
 from dptune.runfile.links import LINKS_JSON, NO_SWEEP, unmeasured
 
 if TYPE_CHECKING:
@@ -46,7 +51,7 @@ class Outcome:
 
 
 def find(made: Recording, started: Launch, *, quiet: bool) -> Outcome:
-    """Put links.json into the run folder, unless one beside it fits; nothing is raised, whatever goes wrong."""
+    """Put links.json into the run folder, unless a fresh one beside it fits; nothing is raised, whatever goes wrong."""
     try:
         outcome = _find(made, started, quiet)
     except KeyboardInterrupt:
@@ -68,25 +73,49 @@ def exchanged(facts: Facts) -> tuple[list[str], int]:
 
 
 def _find(made: Recording, started: Launch, quiet: bool) -> Outcome:
-    from dptune.capture import link_cache
     from dptune.capture.conclusion import facts_in
-    from dptune.runfile import form, paths
+    from dptune.runfile import paths
 
     facts = facts_in(made.folder)
     traced = any(
         paths.trace(made.folder, rank, window).exists() for rank in made.ranks for window in ("light", "detailed")
     )
-    if not traced or facts[0].world_size < 2 or not facts[0].backend or _lies_there(made.folder, facts):
+    if not traced or facts[0].world_size < 2 or not facts[0].backend:
         return Outcome()
-    first = facts[0]
+    lying = _lying_there(made.folder, facts)
+    if lying is not None and is_fresh(lying.measured):
+        return Outcome()
     if not _all_here(started, facts):
-        return Outcome(unmeasured=f"not all ranks are known to have run on this host: {_BY_HAND}")
+        return _instead(lying, f"not all ranks are known to have run on this host: {_BY_HAND}")
+    return _kept_or_measured(made, started, facts[0], lying, quiet)
+
+
+def _kept_or_measured(made: Recording, started: Launch, first: Facts, lying: LinkRecord | None, quiet: bool) -> Outcome:
+    """Fresh ones that were kept, else measured ones, else the old ones: of the run (`lying`), or kept."""
+    from dptune.capture import link_cache
+    from dptune.runfile import form
+
     kept = link_cache.load(first)
-    if kept is not None and _covers(kept, first):
+    kept = kept if kept is not None and _covers(kept, first) else None
+    if kept is not None and is_fresh(kept.measured):
         form.write(made.folder / LINKS_JSON, kept)
         return Outcome(f"links were measured at {kept.measured}; `dptune links` measures them again")
     why = _unable(started, first)
-    return Outcome(unmeasured=why) if why else _measure(made, started, first, quiet)
+    outcome = Outcome(unmeasured=why) if why else _measure(made, started, first, quiet)
+    if not outcome.unmeasured:
+        return outcome
+    if lying is None and kept is not None:
+        form.write(made.folder / LINKS_JSON, kept)
+    return _instead(lying or kept, outcome.unmeasured, interrupted=outcome.interrupted)
+
+
+def _instead(known: LinkRecord | None, why: str, *, interrupted: bool = False) -> Outcome:
+    """What is said where links cannot be measured now: old ones that are known are used."""
+    if known is None:
+        return Outcome(unmeasured=why, interrupted=interrupted)
+    old = in_words(age(known.measured, datetime.now().astimezone()))
+    when = f"{old} ago" if old else f"at {known.measured or 'an unknown time'}"
+    return Outcome(f"links were measured {when}, and not again: {why}", interrupted=interrupted)
 
 
 def _measure(made: Recording, started: Launch, first: Facts, quiet: bool) -> Outcome:
@@ -143,8 +172,8 @@ def _covers(record: LinkRecord, first: Facts) -> bool:
     )
 
 
-def _lies_there(folder: Path, facts: Sequence[Facts]) -> bool:
-    """Whether reports of this run find a sweep of its links already, in the folder or beside it."""
+def _lying_there(folder: Path, facts: Sequence[Facts]) -> LinkRecord | None:
+    """The sweep of its links that reports of this run find already, in the folder or beside it."""
     from dptune.runfile.links import read
 
     hosts = {rank.host for rank in facts}
@@ -152,8 +181,8 @@ def _lies_there(folder: Path, facts: Sequence[Facts]) -> bool:
         with contextlib.suppress(OSError, ValueError):
             record = read(place / LINKS_JSON)
             if (record.backend, record.world_size) == (facts[0].backend, facts[0].world_size):
-                return set(record.hosts) == hosts
-    return False
+                return record if set(record.hosts) == hosts else None
+    return None
 
 
 def _all_here(started: Launch, facts: Sequence[Facts]) -> bool:

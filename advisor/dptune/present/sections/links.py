@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from datetime import datetime
 
 from dptune.advice import Report
 from dptune.measured import LinkFigures, Missing
 from dptune.present.amounts import Hole, data, number, several, shown
 from dptune.present.lines import BLANK, Line, heading, wrapped
 from dptune.present.table import Cell, Column, table
+from dptune.runfile.link_age import age, in_words
 from dptune.runfile.links import KindTimes, LinkRecord, SizeTimes
 
 _COLUMNS = (
@@ -102,14 +102,8 @@ def swept(found: Sequence[LinkFigures], record: LinkRecord, width: int) -> Itera
 
 def _age(measured: str, recorded: str | None) -> str:
     """How long before the run the sweep was made, where it was."""
-    try:
-        seconds = (datetime.fromisoformat(recorded or "") - datetime.fromisoformat(measured)).total_seconds()
-    except (ValueError, TypeError):  # one of them has no time zone
-        return ""
-    for unit, length in (("day", 86_400), ("hour", 3_600), ("minute", 60)):
-        if seconds >= length:
-            return f", {several(int(seconds // length), unit)} before this run"
-    return ""
+    old = in_words(age(measured, recorded or ""))
+    return f", {old} before this run" if old else ""
 
 
 def _fitted(found: Sequence[LinkFigures]) -> bool:

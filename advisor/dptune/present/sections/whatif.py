@@ -10,7 +10,7 @@ from dptune.knobs import KNOBS, Value, written
 from dptune.predicted import Prediction, Strategy, WhatIf, missed
 from dptune.present.amounts import Hole, data, ns_as_ms, percent
 from dptune.present.lines import BLANK, Line, labelled, wrapped
-from dptune.present.sections.advice import change
+from dptune.present.sections.advice import change, changes
 from dptune.present.sections.whatif_memory import FITS, memory
 from dptune.present.table import Cell, Column, table
 
@@ -110,15 +110,16 @@ def _predicted(whatif: WhatIf, width: int, run: str) -> Iterator[Line]:
     short = names if fits else [f"set {number}" for number in range(1, len(names) + 1)]  # as where memory is predicted
     rows = list(zip(short, whatif.predictions, strict=True))
     if not _is_sweep(whatif.predictions):
-        rows.sort(key=lambda row: _times(row[1], whatif) if row[1].known("step_ns") else math.inf)
+        rows.sort(key=lambda row: _central(row[1], whatif))
     yield from table(_COLUMNS, [_row(*row, whatif) for row in rows], width)
     for label, name in zip(short, names, strict=True):
         if label != name:
             yield from labelled(label.capitalize(), name, width)
+    ranges = [predicted for predicted in whatif.predictions if predicted.is_range]
+    for why in dict.fromkeys(predicted.missing["step_ns"] for predicted in ranges):
+        yield from labelled("Range", f"{why[0].upper()}{why[1:]}.", width)
     bounds = [
-        bounded
-        for bounded in whatif.predictions
-        if bounded.known("step_ns") is None and bounded.known("low_ns") is not None
+        bounded for bounded in whatif.predictions if bounded.central_ns is None and bounded.known("low_ns") is not None
     ]
     for why in dict.fromkeys(bound.missing["step_ns"] for bound in bounds):
         yield from labelled("At least", f"{why[0].upper()}{why[1:]}.", width, role="warning")
@@ -133,7 +134,7 @@ def _predicted(whatif: WhatIf, width: int, run: str) -> Iterator[Line]:
         yield from labelled("Per sample", words, width)
     for words in dict.fromkeys(words for predicted in whatif.predictions for words in predicted.assumptions):
         yield from labelled("Assumed", f"{words[0].upper()}{words[1:]}.", width)
-    best = min(_saving(whatif), key=lambda one: _times(one, whatif), default=None)
+    best = min(_saving(whatif), key=lambda one: _central(one, whatif), default=None)
     if best is not None and set(best.changes) <= set(KNOBS):
         settings = " ".join(f"--set {name}={written(value)}" for name, value in best.changes.items())
         yield BLANK
@@ -236,13 +237,19 @@ def _strategy(strategy: Strategy, whatif: WhatIf) -> list[Cell]:
 
 def _saving(whatif: WhatIf) -> list[Prediction]:
     """Predictions whose whole interval is below the step as it is."""
-    predicted = [prediction for prediction in whatif.predictions if prediction.known("step_ns") is not None]
+    predicted = [prediction for prediction in whatif.predictions if prediction.central_ns is not None]
     return [saving for saving in predicted if _times(saving, whatif, saving.high_ns) < 1]
 
 
-def _times(prediction: Prediction, whatif: WhatIf, step_ns: float | None = None) -> float:
-    """The time per sample with the changes / without; per step where the batch is not known."""
-    times = (prediction.step_ns if step_ns is None else step_ns) / whatif.measured_ns
+def _central(prediction: Prediction, whatif: WhatIf) -> float:
+    """What orders a prediction: the same with its step or the middle of its range; a bound is behind all."""
+    step_ns = prediction.central_ns
+    return math.inf if step_ns is None else _times(prediction, whatif, step_ns)
+
+
+def _times(prediction: Prediction, whatif: WhatIf, step_ns: float) -> float:
+    """The time per sample with the changes, in a step of this length / without; per step where the batch is unknown."""
+    times = step_ns / whatif.measured_ns
     before, after = whatif.known("global_batch"), prediction.known("global_batch")
     return times * before / after if before and after else times
 
@@ -250,10 +257,14 @@ def _times(prediction: Prediction, whatif: WhatIf, step_ns: float | None = None)
 def _row(name: str, prediction: Prediction, whatif: WhatIf) -> list[Cell]:
     batch = prediction.known("global_batch")
     samples = Hole(prediction.missing["global_batch"]) if batch is None else f"{batch:,}"
-    if prediction.known("step_ns") is None:
+    if prediction.central_ns is None:
         why, least = Hole(prediction.missing["step_ns"], "not predicted"), prediction.known("low_ns")
         if least is None:
             return [name, why, why, why, why, why]
         return [name, f"at least {ns_as_ms(least)}", "", "", samples, ""]
-    times = [ns_as_ms(prediction.step_ns), ns_as_ms(prediction.low_ns), ns_as_ms(prediction.high_ns)]
-    return [name, *times, samples, change(_times(prediction, whatif))]
+    ends_ns = [prediction.low_ns, prediction.high_ns]
+    ends = [ns_as_ms(ns) for ns in ends_ns]
+    if prediction.is_range:
+        return [name, "range", *ends, samples, changes(*(_times(prediction, whatif, ns) for ns in ends_ns))]
+    per_sample = change(_times(prediction, whatif, prediction.step_ns))
+    return [name, ns_as_ms(prediction.step_ns), *ends, samples, per_sample]

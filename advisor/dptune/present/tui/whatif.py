@@ -33,7 +33,7 @@ from dptune.whatif.predicting import known_settings
 from dptune.whatif.run_model import RunModel
 
 _NAMED = 8  # runs or traces that a command names
-_BAR, _LEAST_BAR, _LABEL = 40, 10, 12  # columns
+_BAR, _LEAST_BAR, _LABEL, _AMOUNTS = 40, 10, 12, 28  # columns
 _FRAMES, _WORDS, _LEAST_DIALS = 4, 8, 4  # lines: of both frames, of a prediction; settings that are always seen
 
 
@@ -282,17 +282,25 @@ class WhatIfPane(Container, can_focus=True):
         before, after = self._measured.known("samples_per_step"), prediction.known("global_batch")
         per_sample = (before / after if before and after else 1.0) / measured_ns
         step_ns, samples = prediction.known("step_ns"), after or before
-        if step_ns is None:
+        if prediction.central_ns is None:
             yield from _bound(prediction, per_sample, samples, width)
         else:
-            times, low, high = (ns * per_sample for ns in (step_ns, prediction.low_ns, prediction.high_ns))
+            times, low, high = (
+                ns * per_sample for ns in (prediction.central_ns, prediction.low_ns, prediction.high_ns)
+            )
             role: Role = "warning" if low <= 1.0 <= high else "good" if times < 1.0 else "error"
-            yield _measure("Then", step_ns, samples, (low, high), width, role)
             between = f"{ns_as_ms(prediction.low_ns)} to {ns_as_ms(prediction.high_ns)} ms"
-            yield from labelled("Interval", f"{between}, {changes(low, high)} per sample", width)
+            if step_ns is None:
+                yield _barred("Then", between, (low, high), width, role)
+            else:
+                yield _measure("Then", step_ns, samples, (low, high), width, role)
+                yield from labelled("Interval", f"{between}, {changes(low, high)} per sample", width)
+            saved = changes(low, high) if step_ns is None else change(times)
             may = "save nothing" if times <= 1.0 else "change nothing"
-            words = f"{change(times)}; the interval includes no change: this may {may}"
-            yield from labelled("Per sample", words if role == "warning" else change(times), width, role=role)
+            words = f"{saved}; the {'range' if step_ns is None else 'interval'} includes no change: this may {may}"
+            yield from labelled("Per sample", words if role == "warning" else saved, width, role=role)
+            if step_ns is None:
+                yield from labelled("Range", prediction.missing["step_ns"], width, role="dim")
         memory = predict_memory(self._measured, list(self._run.facts.values()), prediction.changes)
         if memory.known("peak_bytes") is not None:
             peak, fits = sentence(memory)
@@ -323,9 +331,14 @@ def _failed(error: Exception) -> str:
 def _measure(
     label: str, step_ns: float, samples: int | None, interval: tuple[float, float], width: int, role: Role
 ) -> Line:
-    """The time of a step, and of a sample where their number is known, beside the bar of that; the bar alone is cut."""
+    """The time of a step, and of a sample where their number is known, beside the bar of that."""
     each = f"{number(step_ns / samples / 1e3)} us/sample" if samples else ""
-    words = f"{milliseconds(step_ns / 1e6):<10}{each:<18}"
+    return _barred(label, f"{milliseconds(step_ns / 1e6):<10}{each}", interval, width, role)
+
+
+def _barred(label: str, words: str, interval: tuple[float, float], width: int, role: Role) -> Line:
+    """Words beside the bar of an interval of the time per sample; the bar alone is cut."""
+    words = f"{words:<{_AMOUNTS}}"
     room = min(max(width - _LABEL - len(words), _LEAST_BAR), _BAR)
     drawn = bar(*interval, room - room % 2)
     return Span(f"{label:<{_LABEL}}", "dim"), Span(words, "strong"), Span(drawn, role)
