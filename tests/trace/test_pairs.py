@@ -161,6 +161,6 @@ def test_more_open_ones_than_any_program_has_end_the_reading(tmp_path, monkeypat
     monkeypatch.setattr(builder, "MOST_OPEN", 100)
     by_small_blocks(monkeypatch)
     events = [half("B", 1), half("E", 2), *(half("B", 3, args={"x": "y" * 1_000}) for _ in range(300))]
-    assert "reading stopped at the limit of 100 events that have begun and not ended" in (
+    assert "reading stopped at the limit of 100 events without an end (phase B without E)" in (
         decode(write(tmp_path / "t.json", events)).partial
     )

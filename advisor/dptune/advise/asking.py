@@ -28,7 +28,6 @@ from dptune.whatif.memory.predicting import predict_memory
 LIMIT_S = 30.0  # for a rule of another pack, which has what it asks for at hand
 END_S = 1.0  # for a thread to end after SystemExit is raised in it
 MOST_ADVICE = 1000  # a rule that yields without end would fill the memory before its time is up
-_IMPLAUSIBLE = "no run has so many"
 _UNSAID = "a figure is missing, and the rule does not name it"
 
 
@@ -114,7 +113,7 @@ def _answer(loaded: LoadedRule, view: RunView) -> Answer:
             for advice in islice(loaded.check(view), MOST_ADVICE + 1)
         ]
         if len(said) > MOST_ADVICE and loaded.ours:  # each is about a fact of its own
-            raise Missing(f"the facts give more than {MOST_ADVICE:,} recommendations of this rule: {_IMPLAUSIBLE}")
+            raise Missing(f"the recorded facts give more than {MOST_ADVICE:,} recommendations, which no run has")
         if len(said) > MOST_ADVICE:
             raise ValueError(f"it yielded more than {MOST_ADVICE:,} recommendations")
     except Missing as missing:

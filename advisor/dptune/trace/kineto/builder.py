@@ -102,7 +102,7 @@ class Builder:
         if sum(each.characters for each in words) > MOST_CHARACTERS or len(self.thread_names) > MOST_EVENTS // 100:
             return f"{MOST_CHARACTERS:,} characters of names"
         if self._nesting.open > MOST_OPEN:
-            return f"{MOST_OPEN:,} events that have begun and not ended"
+            return f"{MOST_OPEN:,} events without an end (phase B without E)"
         return ""
 
     def typed(self, events: Sequence[Any]) -> bool:
