@@ -190,7 +190,7 @@ def made_past_its_checks(run):
         (wordless, "the rule failed: WordlessError"),
         (made_past_its_checks, "the rule failed: ValidationError"),
         (lambda run: None, "the rule failed: TypeError"),
-        (endless, "the rule failed: ValueError: it yielded more than 1000 recommendations"),
+        (endless, "the rule failed: ValueError: it yielded more than 1,000 recommendations"),
         (lambda run: iter(["advice"]), "the rule failed: TypeError: it yielded str, not Advice"),
     ],
 )
@@ -203,6 +203,12 @@ def test_a_rule_that_fails_is_named_and_the_others_run(assemble, make_rule, chec
     assert named in finding.text
     assert "made-up 1.0" in finding.text
     assert report.trust.level == "sound"
+
+
+def test_facts_that_make_a_rule_of_ours_advise_without_end_are_named(assemble, make_rule):
+    report = assemble(make_rule("XX101", endless, ours=True))
+    assert report.skipped[0].reason == "the recorded facts give more than 1,000 recommendations, which no run has"
+    assert not [finding for finding in report.trust.findings if finding.code == "rule-failed"]
 
 
 def test_ctrl_c_in_a_rule_of_ours_ends_the_command(assemble, make_rule):

@@ -305,6 +305,12 @@ def tracked(rows: list[dict[str, Any]], only: str) -> Iterator[str]:
     yield f"{len(errors)} peaks: median error {100 * median(errors):.1f} %, largest {100 * max(errors):.1f} %."
 
 
+def with_row(rows: list[dict[str, Any]], row: dict[str, Any]) -> list[dict[str, Any]]:
+    """The rows in the order of `pairs`, this one in place of the one that its comparison had: the others stay."""
+    by_pair = {(each["base"], each["settings"]): each for each in (*rows, row)}
+    return [by_pair[base, settings] for base, settings, _ in pairs() if (base, settings) in by_pair]
+
+
 def main() -> None:
     """Record, predict, count, print."""
     known = json.loads(RESULTS.read_text()) if RESULTS.exists() else {"comparisons": []}
@@ -316,13 +322,13 @@ def main() -> None:
         work = Path(os.environ.get("DPTUNE_BENCH", tempfile.gettempdir())) / "dptune-memory"
         work.mkdir(parents=True, exist_ok=True)
         counts = {(row["base"], row["settings"]): row["counted_bytes"] for row in known["comparisons"]}
-        rows = []
+        rows = known["comparisons"]
         for base, settings, options in pairs():
             prediction = predicted(recorded(base, work), settings)
             peak = counts.get((base, settings)) or counted(options, work)
             kept = ("peak_bytes", "low_bytes", "high_bytes", "phase", "components")
             sizes = {name: prediction.get(name) for name in kept}
-            rows.append({"base": base, "settings": settings, "counted_bytes": peak, **sizes})
+            rows = with_row(rows, {"base": base, "settings": settings, "counted_bytes": peak, **sizes})
             print(base, settings or "unchanged", prediction.get("peak_bytes"), peak, file=sys.stderr)
             RESULTS.write_text(json.dumps({"comparisons": rows}, indent=1) + "\n")
         known = {"comparisons": rows}

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from dptune.cli import main
-from dptune.commands.shared.recordings import resolved, resolved_singly
+from dptune.commands.shared.recordings import recordings, resolved, resolved_singly
 from dptune.errors import UsageError
 
 SAMPLES = Path(__file__).parents[2] / "sample_traces"
@@ -54,6 +54,27 @@ def test_a_commit_means_all_recordings_at_it(runs: Path) -> None:
     assert found("01234") == found("0123456789ab") == found("0123456789ab" + 28 * "c") == clean
     assert found("01234+") == ["2026-11-20T12-00-00-train"]
     assert found("01234", f"dptune-runs/{clean[1]}") == clean[:1]  # the other one is what is checked
+
+
+def test_recordings_of_one_second_are_in_the_order_of_their_numbers(tmp_path: Path) -> None:
+    record = (SAMPLES / "healthy" / "run.json").read_text("utf-8")
+    names = ["eval", "train", "train-2", "train-9", "train-10"]
+    for name in reversed(names):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "run.json").write_text(record, encoding="utf-8")
+    assert [each.folder.name for each in recordings([tmp_path])] == names
+
+
+def test_links_to_folders_are_not_followed(runs: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    outside = tmp_path_factory.mktemp("outside")
+    shutil.copytree(runs, outside / "others")
+    (runs / "loop").symlink_to(runs, target_is_directory=True)
+    (runs / "others").symlink_to(outside / "others", target_is_directory=True)
+    (runs / "of-others").symlink_to(outside / "others" / next(iter(RECORDED)), target_is_directory=True)
+    assert [each.folder for each in recordings([runs])] == [runs / name for name in RECORDED]
+    given = runs.parent / "given"
+    given.symlink_to(outside / "others", target_is_directory=True)
+    assert len(recordings([given])) == len(RECORDED)
 
 
 @pytest.mark.parametrize("name", ["a/b", "s3://bucket/run", "runs-*", "dptune-runs", "..", "-", "", "~", "x"])

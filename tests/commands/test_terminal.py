@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import signal
 import sys
 import threading
 from pathlib import Path
@@ -13,6 +14,7 @@ from unittest import mock
 import pytest
 
 from dptune.cli import main
+from dptune.present.quit_key import quits_at_key
 
 pty = pytest.importorskip("pty")
 
@@ -23,10 +25,10 @@ SHELL = {name: value for name, value in os.environ.items() if name not in {"CI",
 class Terminal:
     """What a command wrote to a terminal, and how it ended; a pseudo-terminal is read until nobody has it open."""
 
-    def __init__(self, keys: bytes = b"") -> None:
+    def __init__(self, keys: bytes = b"", *, at_once: bool = False) -> None:
         self.seen = b""
         self.status = -1
-        self._keys = keys
+        self._keys, self._at_once = keys, at_once
 
     @property
     def text(self) -> str:
@@ -34,6 +36,8 @@ class Terminal:
         return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", self.seen.decode(errors="replace")).replace("\r\n", "\n")
 
     def read(self, terminal: int) -> None:
+        if self._at_once:
+            os.write(terminal, self._keys)
         while True:
             try:
                 piece = os.read(terminal, 65536)
@@ -42,13 +46,15 @@ class Terminal:
             if not piece:
                 break
             self.seen += piece
-            if self._keys and b"Limits" in self.seen and b"Quit" in self.seen:
+            if self._keys and not self._at_once and b"Limits" in self.seen and b"Quit" in self.seen:
                 os.write(terminal, self._keys)
                 self._keys = b""
         os.close(terminal)
 
 
-def started(words: list[str], *, keys: bytes = b"", stdout: Path | None = None, **environment: str) -> Terminal:
+def started(
+    words: list[str], *, keys: bytes = b"", at_once: bool = False, stdout: Path | None = None, **environment: str
+) -> Terminal:
     """The command in a process of its own, which has nothing but the terminal."""
     child, terminal = pty.fork()
     if child == 0:
@@ -56,7 +62,7 @@ def started(words: list[str], *, keys: bytes = b"", stdout: Path | None = None, 
             os.dup2(os.open(stdout, os.O_WRONLY | os.O_CREAT), 1)
         command = [sys.executable, "-m", "dptune", *words]
         os.execve(sys.executable, command, {**SHELL, "TERM": "xterm-256color", **environment})
-    shown = Terminal(keys)
+    shown = Terminal(keys, at_once=at_once)
     shown.read(terminal)
     shown.status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     return shown
@@ -85,6 +91,42 @@ def test_a_terminal_gets_the_full_screen_report_and_q_leaves_it(traces: Path) ->
     assert shown.status == 0
     assert "\x1b[?1049h" in shown.seen.decode()  # the alternate screen
     assert "1 Overview" in shown.text
+
+
+def test_q_leaves_the_report_while_it_loads(traces: Path) -> None:
+    shown = started(["report", str(traces)], keys=b"xq", at_once=True)
+    assert shown.status == 0
+    assert "\x1b[?1049h" not in shown.seen.decode()
+    assert "interrupted" not in shown.text
+
+
+@pytest.mark.parametrize(("typed", "ends"), [(b"q", True), (b"Q", True), (b"", False), (b"xyz", False)])
+def test_the_terminal_is_afterwards_as_it_was(typed: bytes, ends: bool) -> None:
+    import termios
+
+    ours, theirs = pty.openpty()
+    before = termios.tcgetattr(theirs)
+    reached = False
+    with open(theirs, encoding="utf-8") as stdin, mock.patch.object(sys, "stdin", stdin):
+        with quits_at_key():
+            assert termios.tcgetattr(theirs) != before
+            os.write(ours, typed)
+            threading.Event().wait(60 if ends else 0.05)
+            reached = True
+        assert termios.tcgetattr(theirs) == before
+    os.close(ours)
+    assert reached is not ends
+
+
+def test_ctrl_c_interrupts_what_loads() -> None:
+    ours, theirs = pty.openpty()
+    with contextlib.ExitStack() as stack:
+        stdin = stack.enter_context(open(theirs, encoding="utf-8"))
+        stack.enter_context(mock.patch.object(sys, "stdin", stdin))
+        stack.enter_context(pytest.raises(KeyboardInterrupt))
+        stack.enter_context(quits_at_key())
+        signal.raise_signal(signal.SIGINT)
+    os.close(ours)
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from pathlib import Path
 from unittest import mock
 
 import pytest
+from tests.benchmarks import memory
 
 ROOT = Path(__file__).parents[2]
 
@@ -72,6 +73,16 @@ def test_steps_of_fully_shard_are_quoted_from_the_results() -> None:
     page = (ROOT / "tests" / "benchmarks" / "PREDICTIONS.md").read_text(encoding="utf-8")
     second = ROOT / "tests" / "benchmarks" / "results" / "predictions_fsdp_second.json"
     assert table_of("predictions_fsdp", str(second)) in page
+
+
+def test_the_memory_benchmark_that_is_stopped_and_resumed_keeps_the_rows_it_did_not_reach() -> None:
+    rows = json.loads(memory.RESULTS.read_text(encoding="utf-8"))["comparisons"]
+    again = {**rows[2], "peak_bytes": 1}
+    assert memory.with_row(rows, again) == [*rows[:2], again, *rows[3:]]
+    assert memory.with_row([*rows[:2], *rows[3:]], again) == [*rows[:2], again, *rows[3:]]
+    assert [(row["base"], row["settings"]) for row in rows] == [
+        (base, settings) for base, settings, _ in memory.pairs()
+    ]
 
 
 @pytest.mark.long

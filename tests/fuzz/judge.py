@@ -148,7 +148,7 @@ def _events_of(base: bytes) -> Counter[tuple[int, int, str]]:
 def _told(trace: Trace) -> bool:
     """Whether it is said that events are missing."""
     return bool(trace.partial) or any(
-        finding.code in ("events-unreadable", "elements-skipped") for finding in trace.findings
+        finding.code in ("events-unreadable", "events-cut", "elements-skipped") for finding in trace.findings
     )
 
 

@@ -20,7 +20,8 @@ AVOIDED = re.compile(
     r"|\bgain(?:s|ed)?\b|(?<!--)\bnumerics\b|\bchecks? (?:ran|could not)|\bloader waits?\b|steps? without the profiler"
     r"|traced (?:lightly|in detail)|\bpromised\b|\bverbs?\b"
     r"|\b(?:do|does) not say\b|\bnothing says\b|\bhad no effect\b|\bstart-ups\b|\bstart-up (?:dominates|takes)"
-    r"|\b(?:optimizer|scheduler|loader|scaler|sampler|generator)s? (?:is |was |are )?made (?:at|after|before|in)\b",
+    r"|\b(?:optimizer|scheduler|loader|scaler|sampler|generator)s? (?:is |was |are )?made (?:at|after|before|in)\b"
+    r"|\bcosts? (?:correctness|convergence|accuracy|quality)\b",
     re.IGNORECASE,
 )
 # In documentation that is published: the pages of rules, and the schemas and tables of figures.

@@ -16,6 +16,7 @@ from dptune.runfile.repeated_forward import FrozenFeatureFacts, RepeatedForwardF
 from dptune.runfile.step_draws import StepDrawFacts
 from dptune.runfile.training_mode import ActiveDropoutFacts
 from dptune.runfile.undivided_losses import UndividedLossFacts
+from dptune.runfile.window import Window
 
 SOUND = {
     "DP310": ("undivided_losses", UndividedLossFacts("SGD", 4, 3, 3, True, "train.py:8", "train.py:9")),
@@ -40,6 +41,7 @@ CANNOT_BE = [
     *(("DP311", name, value) for name in ("layers", "samples", "values") for value in (0, -1)),
     *(("DP806", "probability", value) for value in (0.0, -1.0, 1e300, math.nan, math.inf)),
 ]
+TIMES = {"step_ns": [9, 9], "again_ns": [3, 3], "graph_ns": [2, 2], "forward_ns": [4, 4]}
 
 
 VALUES = [
@@ -96,9 +98,38 @@ def test_figures_that_cannot_be_are_left_out(asked, code, name, value):
 @pytest.mark.parametrize("name", ["step_ns", "again_ns", "graph_ns", "forward_ns"])
 @pytest.mark.parametrize("value", [[], [0, 0], [-5, -5], [9]])
 def test_times_of_repeated_calls(name, value):
-    times = {"step_ns": [9, 9], "again_ns": [3, 3], "graph_ns": [2, 2], "forward_ns": [4, 4]}
-    sound = RepeatedForwardFacts("encoder", **times)
+    sound = RepeatedForwardFacts("encoder", **TIMES)
     assert (sound.step_share, sound.forward_part, sound.backward_part) == (1 / 3, 3 / 5, 1 / 2)
-    edited = RepeatedForwardFacts("encoder", **{**times, name: value})
+    edited = RepeatedForwardFacts("encoder", **{**TIMES, name: value})
     assert all(0.0 <= share <= 1.0 for share in (edited.step_share, edited.forward_part, edited.backward_part))
     assert value or edited.step_share in (0.0, sound.step_share)
+
+
+@pytest.mark.parametrize(
+    ("name", "sound", "uneven"),
+    [
+        (
+            "repeated_forward",
+            RepeatedForwardFacts("encoder", False, 3, 1, ["train.py:8"], **TIMES),
+            {"again_ns": [3]},
+        ),
+        (
+            "repeated_forward",
+            RepeatedForwardFacts("encoder", False, 3, 1, ["train.py:8"], **TIMES),
+            {"step_ns": [0, 0]},
+        ),
+        ("frozen_features", FrozenFeatureFacts("encoder", "train.py:8", 3, [9, 9], [3, 3], 1), {"spent_ns": [3]}),
+    ],
+)
+def test_a_rank_whose_lists_differ_in_length_has_no_share_in_a_saving(
+    ask, make_measured, make_facts, name, sound, uneven
+):
+    loader = LoaderFacts("train.py:3", batches_drawn=9, random_samples=False, iterable=False)
+    window = Window("untraced", 5, durations_ns=[9, 9], backward_ns=[4, 4])
+    ranks = [
+        make_facts(rank=rank, loaders=[loader], planned_epochs=9, windows=[window], **{name: [facts]})
+        for rank, facts in enumerate((sound, dataclasses.replace(sound, **uneven)))
+    ]
+    (advice,) = ask("DP612", make_measured(device="cpu"), ranks)
+    assert advice.fingerprint.startswith("DP612:encoder")
+    assert advice.saves.low_share == 0

@@ -115,7 +115,7 @@ def test_functions_that_take_little_each_count_together(advice):
     )
     # The steps have 6 and 8 %: 0.8 of the least, 1.3 of the largest.
     assert (found.saves.low_share, found.saves.high_share) == pytest.approx((0.8 * 0.06, 1.3 * 0.08))
-    assert [each.value for each in found.evidence if each.label == "their calls"] == [6]
+    assert [each.value for each in found.evidence if each.label == "calls of these operators"] == [6]
     assert found.fingerprint == "DP625:mask,Layer.bias"
     assert advice(mask, same(0.19, "other (net.py:9)")) == []
     assert advice(mask, same(0.3, "other (net.py:9)", within_step=True, results=3)) == []

@@ -37,6 +37,11 @@ def test_where_busy_times_are_not_known_only_what_all_do_is_saved():
     assert saved_share({0: Share(0.15, 0.2, 0.25)}, None, 100, 1) == (0.15, 0.2, 0.25)
 
 
+def test_busy_times_of_different_numbers_of_steps_are_of_no_use():
+    spent = {0: Share(0.15, 0.2, 0.25), 1: Share(0.2, 0.3, 0.4)}
+    assert saved_share(spent, {0: [80.0, 80.0], 1: [80.0]}, 100, 2) == saved_share(spent, None, 100, 2)
+
+
 def test_work_timed_in_each_step():
     """Of 4 steps of 100 each takes 20 on rank 0 and 10 on rank 1, which are busy for 80 and 75: 15 goes in each."""
     durations = {0: [100] * 4, 1: [100] * 4}

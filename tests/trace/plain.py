@@ -31,6 +31,7 @@ class Plain:
 
     events: int = 0
     negative: int = 0
+    cut: int = 0
     unreadable: int = 0
     columns: dict[str, list[Any]] = field(default_factory=lambda: {name: [] for name in (*COLUMNS, *WORDS)})
     arguments: list[dict[str, Any]] = field(default_factory=list)
@@ -55,7 +56,7 @@ def reading(trace: Any) -> Plain:
     """Go through the events of a trace that json.loads returned."""
     events = trace if isinstance(trace, list) else trace["traceEvents"]
     found = Plain(events=len(events))
-    for position, event in enumerate(events):
+    for position, event in enumerate(_whole_ones(events, found)):
         if not isinstance(event, dict):
             continue
         args = event.get("args")
@@ -75,6 +76,39 @@ def reading(trace: Any) -> Plain:
         elif phase == "M" and name == "thread_name" and isinstance(args, dict) and "name" in args:
             found.thread_names.setdefault((label(event.get("pid")), label(event.get("tid"))), word(args["name"]))
     return found
+
+
+def _whole_ones(events: list[Any], found: Plain) -> list[Any]:
+    """The events, each of phase B as one of phase X that lasts to its E; those without the other half are counted.
+
+    An E takes the nearest B before it on its thread of its name (of any, if it has none) that none took; what began
+    between the two on this thread and was not taken cannot be taken any more.
+    """
+    whole, free = list(events), []
+    for position, event in enumerate(events):
+        phase = event.get("ph") if isinstance(event, dict) else None
+        if phase == "B":
+            free.append(position)
+        elif phase == "E":
+            same = [
+                at for at in free if all(label(events[at].get(key)) == label(event.get(key)) for key in ("pid", "tid"))
+            ]
+            name = label(event.get("name"))
+            fits = [at for at in same if not name or label(events[at].get("name")) == name]
+            if not fits:
+                found.cut += 1
+                continue
+            free = [at for at in free if at not in same or at < fits[-1]]
+            found.cut += sum(at > fits[-1] for at in same)
+            begin, end = (nanoseconds(each.get("ts")) for each in (events[fits[-1]], event))
+            lasts = None if begin is None or end is None else Decimal(end - begin) / 1000
+            whole[fits[-1]] = {**events[fits[-1]], "ph": "X", "dur": lasts}
+    found.cut += len(free)
+    return whole
+
+
+def _thread(event: dict[str, Any]) -> tuple[str, str]:
+    return label(event.get("pid")), label(event.get("tid"))
 
 
 def _complete(found: Plain, position: int, event: dict[str, Any], args: dict[str, Any]) -> None:

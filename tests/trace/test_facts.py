@@ -120,6 +120,58 @@ def test_a_fact_with_a_number_that_no_run_has_is_left_out_and_the_others_stay(fo
     assert facts.lacking(name) == f"`{name}` of rank 0 could not be read: {told}, which no run has"
 
 
+HOOK = {"where": "train.py:3"}
+REPEATED = {"module": "net", "step_ns": [9, 9], "again_ns": [1, 1], "graph_ns": [1, 1], "forward_ns": [5, 5]}
+
+
+@pytest.mark.parametrize(
+    ("changed", "why"),
+    [
+        ({"hooks": [HOOK] * 20_000}, "hooks has 20,000 entries; at most 1,000 are read"),
+        ({"unreached": [{"optimizer": "SGD"}] * 1_001}, "unreached has 1,001 entries; at most 1,000 are read"),
+        ({"kept": {"looks": [{"step": 1}] * 1_001}}, "kept.looks has 1,001 entries; at most 1,000 are read"),
+        ({"windows": [WINDOW] * 17}, "windows has 17 entries; a recording has at most 16"),
+        (
+            {"repeated_forward": [REPEATED, {**REPEATED, "again_ns": [1]}]},
+            "repeated_forward[1] has 2 step_ns, 1 again_ns, 2 graph_ns, 2 forward_ns for the same steps",
+        ),
+        (
+            {"frozen_features": [{"module": "net", "step_ns": [9, 9], "spent_ns": [1, 1, 1]}]},
+            "frozen_features[0] has 2 step_ns, 3 spent_ns for the same steps",
+        ),
+        (
+            {"unread_results": [{"function": "f", "step_ns": [9], "again_ns": [1], "forward_ns": []}]},
+            "unread_results[0] has 1 step_ns, 1 again_ns, 0 forward_ns for the same steps",
+        ),
+        (
+            {"discarded_gradients": {"passes": [2, 2], "discarded": [1]}},
+            "discarded_gradients has 2 passes, 1 discarded for the same steps",
+        ),
+    ],
+)
+def test_a_fact_of_more_entries_than_are_read_or_of_uneven_lists_is_left_out(folder, changed, why):
+    write(folder, torch="2.9", **changed)
+    (name,) = changed
+    assert findings(folder)["facts-left-out"] == f"rank 0: its fact `{name}` is left out: {why}"
+    facts = load([folder]).facts[0]
+    assert getattr(facts, name) == getattr(Facts(0), name)
+    assert facts.torch == "2.9"
+
+
+def test_as_many_entries_as_are_read_are_no_finding(folder):
+    write(folder, hooks=[HOOK] * 1_000, losses=[0.5] * 5_000)
+    assert findings(folder) == {}
+    assert len(load([folder]).facts[0].hooks) == 1_000
+
+
+def test_of_windows_of_one_name_the_first_is_used(folder):
+    write(folder, windows=[WINDOW, {**WINDOW, "first_step": 9}])
+    assert findings(folder) == {
+        "window-impossible": "rank 0: its window `untraced` is left out: another window before it has this name"
+    }
+    assert [window.first_step for window in load([folder]).facts[0].windows] == [1]
+
+
 @pytest.mark.parametrize(
     ("changed", "why"),
     [

@@ -112,8 +112,10 @@ def _answer(loaded: LoadedRule, view: RunView) -> Answer:
             _no_surer(_checked(advice, loaded.rule.code, view.facts), view)
             for advice in islice(loaded.check(view), MOST_ADVICE + 1)
         ]
+        if len(said) > MOST_ADVICE and loaded.ours:  # each is about a fact of its own
+            raise Missing(f"the recorded facts give more than {MOST_ADVICE:,} recommendations, which no run has")
         if len(said) > MOST_ADVICE:
-            raise ValueError(f"it yielded more than {MOST_ADVICE} recommendations")
+            raise ValueError(f"it yielded more than {MOST_ADVICE:,} recommendations")
     except Missing as missing:
         return Answer(missing=_reason(missing))
     except BaseException as error:  # a rule that calls sys.exit() ends no report

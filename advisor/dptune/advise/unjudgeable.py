@@ -49,7 +49,7 @@ _REMEDIES = {
     "gpu-events-missing": "Record again with ProfilerActivity.CUDA, or with `dptune profile train.py`.",
     **dict.fromkeys(
         (
-            *("events-unreadable", "fields-unreadable", "negative-durations"),
+            *("events-unreadable", "events-cut", "fields-unreadable", "negative-durations"),
             *("device-events-damaged", "device-events-untimed", "durations-missing", "times-scaled", "events-twice"),
         ),
         "The trace file is damaged or was edited. Copy it again from where it was recorded, or record again. To judge "

@@ -151,10 +151,15 @@ def run(args: argparse.Namespace) -> int:
 def _show(args: argparse.Namespace, chosen: str) -> int:
     """Show the report on the screen, or write it."""
     if chosen == "tui":
+        from dptune.present.quit_key import quits_at_key
         from dptune.present.tui import show
 
-        run, report = _read(args)
-        show(report, run, args.paths, can_patch(report, root_of(args.paths)))
+        loaded = None
+        with quits_at_key():
+            loaded = _read(args)
+        if loaded is not None:
+            run, report = loaded
+            show(report, run, args.paths, can_patch(report, root_of(args.paths)))
     else:
         report = _read(args)[1]
         _write(_text(report, chosen, args), args.output)

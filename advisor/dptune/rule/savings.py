@@ -76,9 +76,9 @@ class RunView(RemovedView):
         for facts in self.facts:
             same = (each for each in facts.repeated_forward if each.kind == found.kind)
             own, window = next(same, None), facts.window("untraced")
-            if own is None or window is None or len(own.step_ns) < 2 or not sum(window.durations_ns):
+            shares = [] if own is None else own.step_shares
+            if own is None or window is None or len(shares) < 2 or not sum(window.durations_ns):
                 continue
-            shares = [min(1.0, again / step) for again, step in zip(own.again_ns, own.step_ns, strict=True)]
             again = own.backward_part * sum(window.backward_ns) / sum(window.durations_ns) if any(own.graph_ns) else 0.0
             backward_least, backward_most = _BACKWARD_PART
             spent[facts.rank] = Share(
@@ -98,8 +98,8 @@ class RunView(RemovedView):
         spent = {}
         for facts in self.facts:
             same = next((each for each in facts.frozen_features if each.module == found.module), None)
-            if same is not None and len(same.step_ns) > 1 and same.same_inputs:
-                shares = [min(1.0, ns / step) for ns, step in zip(same.spent_ns, same.step_ns, strict=True)]
+            shares = [] if same is None else same.step_shares
+            if same is not None and len(shares) > 1 and same.same_inputs:
                 spent[facts.rank] = Share(min(shares), median(shares), max(shares))
         how = f"the time of these calls in {len(found.step_ns)} warm-up steps; the interval includes its variation"
         return self.removed(spent, how, timed=True) if spent and self.times_hold else None

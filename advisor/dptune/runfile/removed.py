@@ -31,13 +31,13 @@ def saved_share(
 ) -> Share:
     """The share of a step that is saved without work that takes these shares of the steps of each rank.
 
-    `busy_ns` is how long each rank is busy in each step, None if not known; `ranks` is their number: those that are not
-    in `spent` do none of the work.
+    `busy_ns` is how long each rank is busy in each step, None if not known, and of no use if ranks timed different
+    numbers of steps; `ranks` is their number: those that are not in `spent` do none of the work.
     """
     shares = [*spent.values(), *[Share(0.0, 0.0, 0.0)] * (ranks - len(spent))]
     least, likely, most = (min(column) for column in zip(*shares, strict=True))
     most = max(share.most for share in shares)
-    if busy_ns is not None and ranks > 1 and len(busy_ns) == ranks:
+    if busy_ns is not None and ranks > 1 and len(busy_ns) == ranks and len(set(map(len, busy_ns.values()))) == 1:
         found = [_shorter({rank: rank_share.likely for rank, rank_share in spent.items()}, busy_ns, step_ns)]
         found.append(_shorter({rank: rank_share.least for rank, rank_share in spent.items()}, busy_ns, step_ns))
         likely, least = max(likely, median(found[0])), max(least, _low(found[1]))

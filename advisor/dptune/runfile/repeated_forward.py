@@ -45,8 +45,13 @@ class RepeatedForwardFacts:
         return self.module, self.prefixes, self.rows_repeat > 1, self.trained, self.unused
 
     @property
+    def step_shares(self) -> list[float]:
+        """The share of each step that the host spends in calls that are not needed, without their backward pass."""
+        return _shares(self.again_ns, self.step_ns)
+
+    @property
     def step_share(self) -> float:
-        """The share of a step that the host spends in calls that are not needed, without their backward pass."""
+        """The share of the median step."""
         return _share(self.again_ns, self.step_ns)
 
     @property
@@ -63,11 +68,16 @@ class RepeatedForwardFacts:
         return _share(self.graph_ns, self.forward_ns)
 
 
-def _share(parts_ns: list[int], wholes_ns: list[int]) -> float:
-    """The median share; 0 where the lists do not belong together, as in a file that was cut."""
+def _shares(parts_ns: list[int], wholes_ns: list[int]) -> list[float]:
+    """By step; none where the lists do not belong together, as in a file that was cut."""
     if len(parts_ns) != len(wholes_ns):
-        return 0.0
-    shares = [min(1.0, max(0, part) / whole) for part, whole in zip(parts_ns, wholes_ns, strict=True) if whole > 0]
+        return []
+    return [min(1.0, max(0, part) / whole) for part, whole in zip(parts_ns, wholes_ns, strict=True) if whole > 0]
+
+
+def _share(parts_ns: list[int], wholes_ns: list[int]) -> float:
+    """The median share; 0 where none is known."""
+    shares = _shares(parts_ns, wholes_ns)
     return median(shares) if shares else 0.0
 
 
@@ -89,6 +99,11 @@ class FrozenFeatureFacts:
     epochs: int = 0
 
     @property
+    def step_shares(self) -> list[float]:
+        """The share of each step that the host spends in the calls."""
+        return _shares(self.spent_ns, self.step_ns)
+
+    @property
     def step_share(self) -> float:
-        """The share of a step that the host spends in the calls."""
+        """The share of the median step."""
         return _share(self.spent_ns, self.step_ns)

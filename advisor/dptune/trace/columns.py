@@ -19,7 +19,7 @@ Mask = NDArray[np.bool_]
 
 @dataclass(frozen=True, eq=False)
 class Columns:
-    """Events of phase X, in the order of the file.
+    """Events of phase X, in the order of the file; a pair of phases B and E is one event at the place of its B.
 
     `ts_ns` and `dur_ns` are nanoseconds on the trace's own clock; `name_id`, `category_id`, `pid_id` and `tid_id`
     (int32) index `names`, `categories` and `labels`; `stream`, `device`, `correlation`, `external_id` and `total_bytes`

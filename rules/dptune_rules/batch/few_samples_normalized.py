@@ -8,7 +8,7 @@ four values per channel. SyncBatchNorm counts the samples of all its ranks.
 
 ## Why it matters
 
-It costs accuracy. DistributedDataParallel does not synchronize BatchNorm: each rank normalizes by the mean and variance
+It hurts accuracy. DistributedDataParallel does not synchronize BatchNorm: each rank normalizes by the mean and variance
 of its own samples. With two samples these are mostly noise, and differ from the running averages that evaluation uses.
 On ImageNet, ResNet-50 has an error of 23.6 % with 32 samples per GPU, 27.3 % with 4 and 34.7 % with 2. Gradient
 accumulation does not help: each micro-batch is normalized by itself.

@@ -15,7 +15,7 @@ Steps that a GradScaler skips, and passes inside a closure, count as used.
 
 ## Why it matters
 
-It costs convergence. With k micro-batches per optimizer step and `zero_grad` before each, only the last one is used:
+It hurts convergence. With k micro-batches per optimizer step and `zero_grad` before each, only the last one is used:
 the time for the others is lost, and the step uses 1/k of the intended batch. If the loss is divided by k, gradients are
 also k times too small, which Adam hides and SGD does not. The loss falls, only more noisily.
 

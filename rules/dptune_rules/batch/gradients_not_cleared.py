@@ -13,7 +13,7 @@ backward pass for the critic's own step, and if the forward pass uses the critic
 
 ## Why it matters
 
-It costs convergence. Backward passes add to existing gradients. Without `zero_grad`, each step uses the sum of the
+It hurts convergence. Backward passes add to existing gradients. Without `zero_grad`, each step uses the sum of the
 gradients of all steps so far, like momentum without decay: old gradients, of earlier weights, soon outweigh the new
 one. Adam normalizes the size of the sum, which hides the problem; the loss falls at first, then stops or rises.
 

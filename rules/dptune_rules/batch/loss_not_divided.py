@@ -17,7 +17,7 @@ left out.
 
 ## Why it matters
 
-It can cost convergence. Each backward pass adds its gradient, and the mean over N micro-batches is the sum divided by
+It can hurt convergence. Each backward pass adds its gradient, and the mean over N micro-batches is the sum divided by
 N. Without the division the gradient is N times that of one large batch: SGD takes steps N times as large, and gradient
 clipping limits most steps instead of a few. Adam-like optimizers divide by the size of the gradients, so only clipping,
 epsilon and an L2 penalty act differently.

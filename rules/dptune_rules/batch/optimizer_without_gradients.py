@@ -12,9 +12,9 @@ parameter tensor has the shape of a tensor that is in no optimizer, otherwise lo
 
 ## Why it matters
 
-It costs correctness: these steps change nothing. Usually the optimizer was created before the model's parameters were
-replaced: `fully_shard` and FSDP shard them into new tensors, and a model that is built or loaded again has new ones.
-The optimizer still holds the old tensors; torch does not warn.
+This is a correctness bug: these steps change nothing. Usually the optimizer was created before the model's parameters
+were replaced: `fully_shard` and FSDP shard them into new tensors, and a model that is built or loaded again has new
+ones. The optimizer still holds the old tensors; torch does not warn.
 
 ## What to change
 

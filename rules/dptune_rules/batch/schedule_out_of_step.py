@@ -21,7 +21,7 @@ they differ between ranks in two calls or more, by more than 0.01 %.
 
 ## Why it matters
 
-It costs convergence. A schedule that steps once per epoch stays in its warm-up: a one-cycle schedule never reaches its
+It hurts convergence. A schedule that steps once per epoch stays in its warm-up: a one-cycle schedule never reaches its
 maximum rate. One that advances once per process ends early: with two processes the rate is zero in the second half of
 the training, and those steps train nothing. One that counts epochs but advances with each batch is over in the first
 epoch: the rate stays at its end, or, with `CosineAnnealingLR`, falls and rises again every `2 * T_max` batches.

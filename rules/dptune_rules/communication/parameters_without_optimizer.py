@@ -11,9 +11,9 @@ teacher), are not reported here: see DP109.
 
 ## Why it matters
 
-It costs correctness. These parameters are never updated: the layer keeps its initial weights. Usually the layer was
-replaced or added after the optimizer was created, or the list of parameters passed to the optimizer lacks a module. The
-optimizer of a replaced layer still holds the old parameters, which get no gradient any more; torch does not warn.
+This is a correctness bug. These parameters are never updated: the layer keeps its initial weights. Usually the layer
+was replaced or added after the optimizer was created, or the list of parameters passed to the optimizer lacks a module.
+The optimizer of a replaced layer still holds the old parameters, which get no gradient any more; torch does not warn.
 
 ## What to change
 

@@ -7,8 +7,8 @@ these parameters are compared across ranks: if they are equal, nothing is report
 
 ## Why it matters
 
-It costs correctness. DDP registers the parameters that require gradients once, in its constructor. Parameters that are
-unfrozen or added later get gradients, but DDP never averages them. Each rank trains these layers on its own part of
+This is a correctness bug. DDP registers the parameters that require gradients once, in its constructor. Parameters that
+are unfrozen or added later get gradients, but DDP never averages them. Each rank trains these layers on its own part of
 the data, the replicas drift apart, and a checkpoint contains only the weights of the rank that saves it.
 
 ## What to change

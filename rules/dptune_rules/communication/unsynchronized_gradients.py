@@ -8,8 +8,8 @@ reported.
 
 ## Why it matters
 
-It costs correctness. DDP averages gradients in a backward pass only if the forward pass before it went through DDP,
-outside `no_sync`. Gradients that a later pass adds are local to the rank. Each rank then updates its weights
+This is a correctness bug. DDP averages gradients in a backward pass only if the forward pass before it went through
+DDP, outside `no_sync`. Gradients that a later pass adds are local to the rank. Each rank then updates its weights
 differently, the replicas drift apart, and rank 0 saves a model trained on part of the data.
 
 ## What to change

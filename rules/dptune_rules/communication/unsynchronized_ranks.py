@@ -8,7 +8,7 @@ compares sums of a few parameters between ranks: where they are equal, nothing i
 
 ## Why it matters
 
-It costs correctness. Each rank trains a separate model on part of the data, and all but the one that is saved are
+This is a correctness bug. Each rank trains a separate model on part of the data, and all but the one that is saved are
 thrown away: the run pays for N ranks and gets the result of one.
 
 ## What to change

@@ -160,7 +160,7 @@ def _advice(run: RunView, functions: Sequence[SameResultFacts], share: float, be
         confidence="medium" if len(found.step_ns) > 1 and run.times_hold else "low",
         evidence=[
             Evidence(label="operators with the same results", value=share, unit="of a step"),
-            Evidence(label="their calls", value=sum(each.calls for each in functions), unit="per step"),
+            Evidence(label="calls of these operators", value=sum(each.calls for each in functions), unit="per step"),
             *([Evidence(label="largest result", value=size)] if size else []),
             Evidence(label="steps that were compared", value=len(found.step_ns)),
             *(call_path_evidence(run, name, place) if name and len(functions) == 1 else []),

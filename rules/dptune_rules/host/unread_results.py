@@ -86,7 +86,7 @@ def check(run: RunView) -> Iterator[Advice]:
                 Evidence(label="operators whose results are not read", value=share, unit="of a step"),
                 *known("operators", ", ".join(found.operators)),
                 *known("called by", found.library),
-                Evidence(label="their calls", value=found.calls, unit="per step"),
+                Evidence(label="calls of these operators", value=found.calls, unit="per step"),
                 Evidence(label="watched steps", value=len(found.step_ns)),
             ],
             numerics="same",

@@ -15,8 +15,8 @@ at least three calls, and no two calls of a rank drew the same.
 
 ## Why it matters
 
-It costs quality. A worker process starts with a copy of the data set. A generator created in `__init__` is copied in
-the same state, so all workers crop, flip or add noise in the same way, and start again from that state in each epoch
+It hurts model quality. A worker process starts with a copy of the data set. A generator created in `__init__` is copied
+in the same state, so all workers crop, flip or add noise in the same way, and start again from that state in each epoch
 unless `persistent_workers=True`. Ranks that create it with the same seed have the same numbers too. The model sees a
 fraction of the augmentations it should see. torch seeds `torch`, `random` and `numpy.random` in each worker, but not
 generators that a script creates. If all ranks draw the same noise, masks or timesteps, more ranks add no variety to a

@@ -12,7 +12,7 @@ attention and optimal transport. These are not reported. Neither are losses that
 
 ## Why it matters
 
-It costs convergence. The shapes (B, 1) and (B,) broadcast to (B, B): each prediction is compared with the targets of
+It hurts convergence. The shapes (B, 1) and (B,) broadcast to (B, B): each prediction is compared with the targets of
 all samples. The mean squared error is then least where all predictions equal the mean target, so the model learns a
 constant. The loss falls to the variance of the targets and stays there. torch warns only in its own loss functions, and
 not for `(predictions - targets) ** 2`.

@@ -12,7 +12,7 @@ else reads. It does not take logarithms itself.
 
 ## Why it matters
 
-It costs convergence. Probabilities lie between 0 and 1, so the second softmax can give no class more than
+It hurts convergence. Probabilities lie between 0 and 1, so the second softmax can give no class more than
 e / (e + classes - 1): 17 % with 14 classes. Even a perfect model has a loss of ln(e + classes - 1) - 1, and gradients
 are small because both softmaxes flatten them. The model trains slowly and torch does not warn.
 `binary_cross_entropy_with_logits` after a sigmoid sees no logit below 0, so a negative sample costs at least

@@ -9,7 +9,7 @@ was lost.
 
 ## Why it matters
 
-It costs convergence. bfloat16 has 8 significant bits: adding less than 2^-9 (0.2 %) of a weight rounds back to the same
+It hurts convergence. bfloat16 has 8 significant bits: adding less than 2^-9 (0.2 %) of a weight rounds back to the same
 value. float16 has 11: the limit is 2^-12. Adam changes a weight by about the learning rate, so at 1e-5 every bfloat16
 weight above 0.005 keeps its value. These weights are not trained, and torch does not warn.
 

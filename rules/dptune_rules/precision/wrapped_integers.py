@@ -11,7 +11,7 @@ tensors on GPUs.
 
 ## Why it matters
 
-It costs correctness. Tensors of uint8 hold 0 to 255, so `10 - 12` gives 254: in a difference of two images, a
+This is a correctness bug. Tensors of uint8 hold 0 to 255, so `10 - 12` gives 254: in a difference of two images, a
 pixel that gets slightly darker looks as if it got much brighter. torch raises no error, and training still converges.
 Converting afterwards, as in `(a - b).float()`, is too late.
 

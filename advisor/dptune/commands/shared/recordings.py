@@ -22,6 +22,7 @@ from dptune.runfile.record import RunRecord
 
 _COMMIT = re.compile(r"[0-9a-f]{4,40}\+?")
 _SETTING = re.compile(r"(env\.\w+|[a-z_]+(\.[a-z0-9_]+)?)=[^/]*")  # of a knob, or of what only a prediction changes
+_NUMBERED = re.compile(r"(.*?)-([0-9]{1,9})")  # the second recording of one name, and later ones
 _MOST_NAMED = 4
 RECORDING_HELP = f"run folder; or a recording in {RUNS}, by name or commit (default: the latest)"
 RUN_HELP = RECORDING_HELP.replace("run folder", "run folder or traces", 1)
@@ -58,20 +59,30 @@ class Recording:
         except (ValueError, OverflowError, OSError):
             return -math.inf
 
+    @property
+    def order(self) -> tuple[float, str, int]:
+        """What recordings are sorted by. Times are whole seconds; of one second and name the first has no number,
+        and later ones have rising ones (`train-2`, `train-10`, or that of the process).
+        """
+        numbered = _NUMBERED.fullmatch(self.folder.name)
+        name, number = (numbered[1], int(numbered[2])) if numbered else (self.folder.name, 1)
+        return self.seconds, str(self.folder.with_name(name) if name else self.folder), number
+
 
 def recordings(folders: Iterable[Path]) -> list[Recording]:
     """Every run folder among some folders, or inside them, the oldest first."""
     found = {path.resolve(): Recording(path) for folder in folders for path in _inside(folder)}
-    return sorted(found.values(), key=lambda recording: (recording.seconds, str(recording.folder)))
+    return sorted(found.values(), key=lambda recording: recording.order)
 
 
 def _inside(folder: Path, levels: int = 2) -> list[Path]:
-    """The folder itself if it is a run folder, else those inside it and inside its folders."""
+    """The folder itself if it is a run folder, else those inside it and inside its folders; links are not followed."""
     if is_run_folder(folder):
         return [folder]
     children: list[Path] = []
     with contextlib.suppress(OSError):  # a folder that may not be looked into holds none for this user
-        children = sorted(filter(Path.is_dir, folder.iterdir())) if levels else []
+        entries = folder.iterdir() if levels else ()
+        children = sorted(entry for entry in entries if entry.is_dir() and not entry.is_symlink())
     return [run for child in children for run in _inside(child, levels - 1)]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter as Counts
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import compress
 from typing import Any
 
@@ -16,19 +17,23 @@ from dptune.trace.kernels import COLLECTIVE_PREFIXES, LEGACY_PROCESSES, OPERATOR
 from dptune.trace.kineto.buffers import Labels, Table, WordMask, WordTable
 from dptune.trace.kineto.clock import LIMIT_NS, all_nanoseconds, nanoseconds, short_nanoseconds
 from dptune.trace.kineto.faults import faults, unusable
+from dptune.trace.kineto.nesting import BEGINS, ENDS, MOST_OPEN, Nesting
 from dptune.trace.kineto.operators import OperatorTable
 from dptune.trace.kineto.repair import REFUSED, decoded, repair
 from dptune.trace.kineto.schema import (
     ABSENT,
     PHASES,
     Args,
+    Begin,
     Complete,
     Counter,
+    End,
     Event,
     Instant,
     Named,
     TypedArgs,
     integer,
+    label,
 )
 
 MOST_EVENTS = 100_000_000  # of any kind; complete ones are 7.6 GB as columns: what 30 GB of text hold
@@ -46,7 +51,8 @@ _COLLECTIVES = {name: np.int64 for name in Collectives.__dataclass_fields__ if n
 _MEMORY = dict.fromkeys(Memory.__dataclass_fields__, np.int64)
 _COUNTERS = {"ts_ns": np.int64, "series": np.int64, "value": np.float64}
 _INT64_MIN = -(2**63)  # has no opposite number, so no identity may be it
-_KEPT = (Instant, Counter, Named)
+_HALVES = frozenset((Begin, End))
+_KEPT = (Instant, Counter, Named, *_HALVES)
 _ARGS = msgspec.json.Decoder(Args)
 _ANY = msgspec.json.Decoder(float_hook=float)  # which takes 1e400 for infinite
 _EACH = msgspec.json.Decoder(dict[str, msgspec.Raw])
@@ -60,7 +66,7 @@ class Builder:
     phase and complete ones without a usable time, `skipped` elements that are no object. `faulty` counts the complete
     events of which some field has the wrong type, `fields` those fields by name; `described` the events that describe
     a collective, `unusable` those of them with an impossible argument, `arguments` those arguments by name.
-    `thread_names` is by (pid, tid).
+    `thread_names` is by (pid, tid). An event of two halves (phases B and E) is one of phase X at the place of B.
     """
 
     def __init__(self, keep_operators: bool = False) -> None:
@@ -78,6 +84,14 @@ class Builder:
         self._speaking = WordMask(self._names, lambda name: name.startswith(COLLECTIVE_PREFIXES))
         self._operating = WordMask(self._categories, OPERATOR_CATEGORIES.__contains__)
         self._operators = OperatorTable() if keep_operators else None
+        self._nesting = Nesting()
+        self._halved = False
+        self._moved: NDArray[np.int64] | None = None  # by row as it was added, the row in the order of the file
+
+    @property
+    def cut(self) -> int:
+        """How many events of phase B or E are without their other half."""
+        return self._nesting.cut + self._nesting.open
 
     @property
     def full(self) -> str:
@@ -87,6 +101,8 @@ class Builder:
         words = (self._names, self._categories, self._words, self._series, self._pids.words)
         if sum(each.characters for each in words) > MOST_CHARACTERS or len(self.thread_names) > MOST_EVENTS // 100:
             return f"{MOST_CHARACTERS:,} characters of names"
+        if self._nesting.open > MOST_OPEN:
+            return f"{MOST_OPEN:,} events without an end (phase B without E)"
         return ""
 
     def typed(self, events: Sequence[Any]) -> bool:
@@ -104,7 +120,7 @@ class Builder:
         if (ts + dur > LIMIT_NS).any():
             return False
         rest = [event for event in events if type(event) in _KEPT] if len(complete) < len(events) else []
-        if not self._typed_rest(rest):
+        if not _HALVES.isdisjoint(map(type, rest)) or not self._typed_rest(rest):
             return False
         below = int((numbers[-1] < NONE).sum())
         np.maximum(numbers[-1], NONE, out=numbers[-1])
@@ -171,13 +187,28 @@ class Builder:
         """Take one element of `traceEvents`, whatever it holds."""
         position = self.events
         self.events += 1
-        if event.ph != "X":
+        if event.ph == "X":
+            dur = nanoseconds(bytes(event.dur)) if event.dur != ABSENT else 0
+            self._add_complete(event, position, nanoseconds(bytes(event.ts)), dur)
+        elif event.ph == BEGINS:
+            self._nesting.begin(event, position)
+        elif event.ph == ENDS:
+            self._add_pair(event)
+        else:
             if not (isinstance(event.ph, str) and event.ph in PHASES):
                 self.unreadable += 1
             self._add_other(event)
+
+    def _add_pair(self, end: Event) -> None:
+        """The event that ends here, which is moved to the place of its beginning in `columns`."""
+        if (begun := self._nesting.end(end)) is None:
             return
-        ts = nanoseconds(bytes(event.ts))
-        dur = nanoseconds(bytes(event.dur)) if event.dur != ABSENT else 0
+        self._halved = True
+        ts, end_ns = nanoseconds(bytes(begun[0].ts)), nanoseconds(bytes(end.ts))
+        self._add_complete(*begun, ts, None if ts is None or end_ns is None else end_ns - ts)
+
+    def _add_complete(self, event: Event, position: int, ts: int | None, dur: int | None) -> None:
+        """One row, unless its start or its duration, nanoseconds, is None or beyond the limit."""
         if ts is None or dur is None or ts + dur > LIMIT_NS:
             self.unreadable += 1
             return
@@ -190,7 +221,7 @@ class Builder:
         self.fields.update(wrong)
         external = integer(args.external_id)
         row = len(self._rows) + len(self._waiting)
-        name = _word(event.name)
+        name = label(event.name)
         described = args.collective is not None or args.in_elements is not None
         if described or (args.input_dims != ABSENT and name.startswith(COLLECTIVE_PREFIXES)):
             self._keep(row, args)
@@ -199,9 +230,9 @@ class Builder:
                 ts,
                 dur,
                 self._names[name],
-                self._categories[_category(event) if event.cat in (None, msgspec.UNSET) else _word(event.cat)],
-                self._pids[_word(event.pid)],
-                self._tids[_word(event.tid)],
+                self._categories[_category(event) if event.cat in (None, msgspec.UNSET) else label(event.cat)],
+                self._pids[label(event.pid)],
+                self._tids[label(event.tid)],
                 integer(args.stream),
                 integer(args.device),
                 integer(args.correlation),
@@ -217,7 +248,7 @@ class Builder:
         if event.ph == "M" and event.name == THREAD_NAME:
             self._name_thread(event.pid, event.tid, event.args)
         elif event.ph == "C":
-            self._count(_word(event.name), event.ts, _any(event.args))
+            self._count(label(event.name), event.ts, _any(event.args))
         elif event.ph == "i" and event.name == MEMORY_NAME:
             ts, args = nanoseconds(bytes(event.ts)), _any(event.args)
             if ts is not None and isinstance(args, dict):
@@ -259,23 +290,31 @@ class Builder:
 
     def _name_thread(self, pid: object, tid: object, args: msgspec.Raw) -> None:
         said = _any(args)
-        key = (_word(pid), _word(tid))
+        key = (label(pid), label(tid))
         if isinstance(said, dict) and "name" in said:
-            self.thread_names.setdefault(key, _word(said["name"]))
+            self.thread_names.setdefault(key, label(said["name"]))
 
     def columns(self) -> Columns:
-        """The complete events. To be called once, when all were added."""
+        """The complete events. To be called once, when all were added, and before the tables of their arguments."""
         self._flush()
+        rows = self._rows.columns()
+        if self._halved:
+            self._moved = np.argsort(np.argsort(rows["position"]))
+            rows = _sorted(rows, "position")
         names, categories, labels = tuple(self._names), tuple(self._categories), tuple(self._pids.words)
-        return Columns(**self._rows.columns(), names=names, categories=categories, labels=labels)
+        return Columns(**rows, names=names, categories=categories, labels=labels)
 
     def collectives(self) -> Collectives:
         """What was said of collectives."""
-        return Collectives(**self._collectives.columns(), words=tuple(self._words))
+        rows = self._collectives.columns()
+        if self._moved is not None:
+            rows = _sorted(rows | {"row": self._moved[rows["row"]]}, "row")
+        return Collectives(**rows, words=tuple(self._words))
 
     def operators(self) -> Operators:
         """The arguments of operators that were kept."""
-        return NO_OPERATORS if self._operators is None else self._operators.operators()
+        found = NO_OPERATORS if self._operators is None else self._operators.operators()
+        return found if self._moved is None else replace(found, row=self._moved[found.row])
 
     def memory(self) -> Memory:
         """The allocations."""
@@ -284,6 +323,11 @@ class Builder:
     def counters(self) -> Counters:
         """The counters."""
         return Counters(**self._counters.columns(), words=tuple(self._series))
+
+
+def _sorted(columns: dict[str, Any], by: str) -> dict[str, Any]:
+    order = np.argsort(columns[by])
+    return {name: column[order] for name, column in columns.items()}
 
 
 def _int64(values: list[int]) -> NDArray[np.int64] | None:
@@ -347,11 +391,6 @@ def _text(word: object) -> str:
     return bytes(word).decode("utf-8", "replace") if isinstance(word, msgspec.Raw) else str(word)
 
 
-def _word(value: object) -> str:
-    """A name, pid or tid as text: `5555` and `"5555"` are the same thread."""
-    return "" if value is None else str(value)
-
-
 def _category(event: Event) -> str:
     """The category of an event that names none, from its process."""
-    return LEGACY_PROCESSES.get(_word(event.pid), "")
+    return LEGACY_PROCESSES.get(label(event.pid), "")

@@ -15,13 +15,14 @@ from dptune.trace.kineto.builder import Builder
 from dptune.trace.marks import step_rows
 from dptune.trace.vendors import LAUNCH_NAME, unread
 
-SKIPPED, UNREADABLE, FAULTY, UNUSABLE = (
+SKIPPED, UNREADABLE, CUT, FAULTY, UNUSABLE = (
     "elements-skipped",
     "events-unreadable",
+    "events-cut",
     "fields-unreadable",
     "collectives-unreadable",
 )
-DAMAGED = frozenset((SKIPPED, UNREADABLE, FAULTY))  # events that are in the file, and whose content is lost
+DAMAGED = frozenset((SKIPPED, UNREADABLE, CUT, FAULTY))  # events that are in the file, and whose content is lost
 MOST_WRONG = 0.01  # of events: the share of lost ones above which no figure of a step is trusted either
 _ENOUGH = 100  # operators
 # On 90 traces, of GPUs and CPUs, a quarter of the operators takes at most 36 us, and half at most 211 us.
@@ -95,6 +96,11 @@ def _unreadable(name: str, complete: int, builder: Builder) -> Iterator[Finding]
     if builder.unreadable:
         text = f"{name}: {builder.unreadable:,} of {builder.events:,} events could not be read and were left out"
         yield Finding(code=UNREADABLE, level=_level(builder.unreadable, builder.events), text=text)
+    if builder.cut:
+        have = "has" if builder.cut == 1 else "have"
+        halves = f"{builder.cut:,} of {builder.events:,} events {have} no matching begin or end (phases B and E)"
+        text = f"{name}: {halves}: left out"
+        yield Finding(code=CUT, level=_level(builder.cut, builder.events), text=text)
     if builder.faulty:
         have = "has" if builder.faulty == 1 else "have"
         text = (

@@ -90,12 +90,14 @@ class Named(Struct, gc=False, tag_field="ph", tag="M"):
     args: Raw = ABSENT
 
 
-# The other phases of the Chrome trace format: flow, async, object, begin and end, mark. Nothing is read of them.
+# The other phases of the Chrome trace format: flow, async, object, mark, of which nothing is read; begin and end, which
+# are read one by one.
 _OTHER_PHASES = "sftbenNODPRBEpTScvV(),"
-_OTHERS = [defstruct(f"Phase_{ord(phase)}", [], tag_field="ph", tag=phase) for phase in _OTHER_PHASES]
+_OTHERS = {phase: defstruct(f"Phase_{ord(phase)}", [], tag_field="ph", tag=phase) for phase in _OTHER_PHASES}
+Begin, End = _OTHERS["B"], _OTHERS["E"]
 PHASES = frozenset("XiICMF" + _OTHER_PHASES)
 TYPED: Any = Complete | Instant | Counter | Named
-for _other in _OTHERS:
+for _other in _OTHERS.values():
     TYPED = TYPED | _other
 
 
@@ -159,3 +161,8 @@ def integer(value: object) -> int:
         else:
             return NONE
     return value if -_INT64_MAX <= value <= _INT64_MAX else NONE
+
+
+def label(value: object) -> str:
+    """A name, pid or tid as text: `5555` and `"5555"` are the same thread."""
+    return "" if value is None else str(value)

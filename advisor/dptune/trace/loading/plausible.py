@@ -10,7 +10,10 @@ from math import inf, isfinite
 from typing import Any
 
 from dptune.finding import Finding
+from dptune.runfile.discarded_gradients import DiscardedGradientFacts
 from dptune.runfile.facts import Facts
+from dptune.runfile.repeated_forward import FrozenFeatureFacts, RepeatedForwardFacts
+from dptune.runfile.same_results import SameResultFacts
 from dptune.runfile.window import Window
 from dptune.trace.kineto.clock import LIMIT_NS
 from dptune.trace.run import MOST_RANKS
@@ -52,13 +55,22 @@ _MOST = {
     **dict.fromkeys(("batch_size", "prefetch_factor"), _MOST_OF_A_SETTING),
     **dict.fromkeys(("first_learning_rate", "default_learning_rate", "base_learning_rate"), _MOST_OF_A_SETTING),
 }
-
+# Of entries that are records: rules look at each, compare them in pairs and advise about each. A thousand keep any rule
+# to seconds, and are what one rule may say; scripts make up to a few hundred of a kind.
+MOST_ENTRIES = 1_000
+_MOST_WINDOWS = 16  # a recording has four: untraced, light, detailed, noise
+_SAME_STEPS: dict[type, tuple[str, ...]] = {
+    RepeatedForwardFacts: ("step_ns", "again_ns", "graph_ns", "forward_ns"),
+    FrozenFeatureFacts: ("step_ns", "spent_ns"),
+    SameResultFacts: ("step_ns", "again_ns", "forward_ns"),  # and those of unread results
+    DiscardedGradientFacts: ("passes", "discarded"),
+}
 
 NEEDED = ("rank", "world_size")  # without which facts are of no rank
 
 
 def checked(facts: Facts, rank: int, lost: Mapping[str, str]) -> tuple[Facts, list[Finding]]:
-    """The facts without those that hold a number that no run has, and a finding on these and on what was `lost`.
+    """The facts without those that hold what no run has, and a finding on these and on what was `lost`.
 
     Both are under `unread`, too. Raises ValueError for a rank that is not that of the file's name.
     """
@@ -78,11 +90,13 @@ def checked(facts: Facts, rank: int, lost: Mapping[str, str]) -> tuple[Facts, li
 
 
 def _impossible_facts(facts: Facts) -> Iterator[tuple[str, str]]:
-    """By name each fact with a number that no run has, and which number that is."""
+    """By name each fact with something that no run has, and what that is."""
     for each in fields(facts):
         apart = each.name in (*_LOOKED_THROUGH_APART, *NEEDED)
         if wrong := "" if apart else next(_absurd(each.name, getattr(facts, each.name)), ""):
-            yield each.name, f"{wrong}, which no run has"
+            yield each.name, wrong
+    if len(facts.windows) > _MOST_WINDOWS:
+        yield "windows", f"windows has {len(facts.windows):,} entries; a recording has at most {_MOST_WINDOWS}"
 
 
 def _odd_switches(facts: Facts) -> Iterator[tuple[str, str]]:
@@ -107,28 +121,42 @@ def _left_out(rank: int, lost: Mapping[str, str]) -> str:
 
 
 def _absurd(name: str, value: object) -> Iterator[str]:
-    """Numbers that no run has, as `loaders[0].num_workers = -3`; what is inf or nan a live process may have held."""
+    """What no run has, as `loaders[0].num_workers = -3`; what is inf or nan a live process may have held."""
     if is_dataclass(value):
+        yield from _uneven(name, value)
         for dataclass_field in fields(value):
             if dataclass_field.name not in _LOOKED_THROUGH_APART:
                 yield from _absurd(
                     f"{name}.{dataclass_field.name}".removeprefix("."), getattr(value, dataclass_field.name)
                 )
     elif isinstance(value, list):
+        if len(value) > MOST_ENTRIES and is_dataclass(value[0]):
+            yield f"{name} has {len(value):,} entries; at most {MOST_ENTRIES:,} are read"
         for at, item in enumerate(value):
             yield from _absurd(f"{name}[{at}]", item)
     elif isinstance(value, (int, float)) and (isinstance(value, int) or isfinite(value)):
         field = name.rpartition(".")[2].partition("[")[0]
         most = _MOST.get(field, _MOST_OF_ALL if isinstance(value, int) else inf)  # squares of norms can be of any size
         if (value < 0 and field not in _SIGNED) or abs(value) > most:
-            yield f"{name} = {f'{value:.9g}' if abs(value) < _LONGEST else 'a number of very many digits'}"
+            number = f"{value:.9g}" if abs(value) < _LONGEST else "a number of very many digits"
+            yield f"{name} = {number}, which no run has"
+
+
+def _uneven(name: str, value: object) -> Iterator[str]:
+    """Lists of the same steps that differ in length."""
+    lists = next((lists for kind, lists in _SAME_STEPS.items() if isinstance(value, kind)), ())
+    lengths = {field: len(getattr(value, field)) for field in lists}
+    if len(set(lengths.values())) > 1:
+        yield f"{name} has {', '.join(f'{length:,} {field}' for field, length in lengths.items())} for the same steps"
 
 
 def possible(facts: Facts) -> tuple[Facts, list[Finding]]:
     """The facts without the windows that no run can have, and a finding for each of those and for having none."""
-    found, kept = [], []
+    found: list[Finding] = []
+    kept: list[Window] = []
     for window in facts.windows:
-        why = next(_impossible(window), "")
+        again = any(window.name == each.name for each in kept)
+        why = "another window before it has this name" if again else next(_impossible(window), "")
         if why:
             text = f"rank {facts.rank}: its window `{window.name[:40]}` is left out: {why}"
             found.append(Finding(code="window-impossible", level="partial", text=text))
