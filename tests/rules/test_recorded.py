@@ -152,6 +152,7 @@ SECOND = {"same-order", "periodic-steps", "kept-outputs", "written-optimizer", "
 BESIDE = {"gathered-for-logging": ("DP105", "DP204"), "metrics-reduced": ("DP105", "DP103")}
 QUIET = {  # and nothing to mend
     "tiny-gradients": ["DP103"],
+    "equation-residual": ["DP313"],
     "look-alikes": ["DP504", "DP511", "DP612", "DP623", "DP625", "DP902"],
 }
 

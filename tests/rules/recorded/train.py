@@ -22,7 +22,7 @@ import torch.distributed as dist
 from batches import Rows, accelerator, as_it_is, build_loader, endless
 from epochs import Stopper, resume, train_epochs
 from epochs import evaluate as evaluate_rows
-from losses import best_of, changes, error, lipschitz, reverberate, spread, squares, write
+from losses import best_of, changes, error, lipschitz, residual, reverberate, spread, squares, write
 from models import build_model, pair
 from options import IDS, args, has
 from torch import nn
@@ -246,6 +246,8 @@ def main():
                 with torch.autocast("cpu", half, enabled=casts):
                     outputs = model(batch)
                     loss = outputs.square().mean() if args.fault in IDS else error(outputs, batch)
+                    if args.fault == "equation-residual":
+                        loss = residual(model, outputs, batch)
                     if args.fault == "broadcast-reductions":
                         loss = loss + 1e-2 * spread(outputs, centres)
                     if args.fault == "look-alikes":
