@@ -6,10 +6,10 @@ The autograd graph of losses in the warm-up steps: a squared, Huber or smooth L1
 `reward + discount * value`, where the gradients of both values reach the same parameters. The discount is a factor
 between 0.5 and 1, times a mask of episode ends if there is one.
 
-A residual of an equation, such as `net(t + dt) - (force + 0.98 * net(t))`, has the same graph. A target is recognized
-by a mask of episode ends, by a selection among actions (`gather`, `max`, an index), or by discounted rows that come
-after those they are compared with. Without any of these the finding has low confidence. A loss is left out if it
-multiplies the earlier rows, or if it evaluates the model at points that require gradients or that are all the same
+A residual of an equation, for example `net(t + dt) - (force + 0.98 * net(t))`, has the same graph. A target is
+recognized by a mask of episode ends, by a selection among actions (`gather`, `max`, an index), or by discounted rows
+that come after those they are compared with. Without any of these the finding has low confidence. A loss is left out if
+it multiplies the earlier rows, or if it evaluates the model at points that require gradients or that are all the same
 distance apart.
 
 ## Why it matters

@@ -97,6 +97,7 @@ FAULTS = (
     "equation-residual",
     "state-carried-over",
     "unread-results",
+    "forward-hooks",
     "wrapped-integers",
     "windows-split-at-random",
 )

@@ -38,7 +38,7 @@ OF_ONE = (
     *("zero-learning-rate", "not-finite", "padding-learned", "training-mode-in-evaluation"),
     *("loss-not-divided", "few-samples-normalized", "optimizer-not-restored"),
     *("target-with-gradients", "equation-residual", "state-carried-over"),
-    *("unread-results", "wrapped-integers", "windows-split-at-random"),
+    *("unread-results", "forward-hooks", "wrapped-integers", "windows-split-at-random"),
 )
 WITH_STACKS = (
     *("uncovered-cost", "per-tensor-loops", "operator-loops", "matrix-decompositions", "long-convolutions"),
@@ -91,7 +91,7 @@ FOLLOWED = (  # in several warm-up steps
     *("gradients-not-cleared", "optimizer-without-gradients"),
     *("clipping-without-effect", "unreached-parameters", "loss-not-divided"),
     *("few-samples-normalized", "target-with-gradients", "state-carried-over", "unread-results"),
-    "equation-residual",
+    *("equation-residual", "forward-hooks"),
     "wrapped-integers",
     *("repeated-forward", "repeated-rows", "same-results", "unused-gradients", "separate-backward-passes"),
 )
