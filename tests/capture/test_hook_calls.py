@@ -152,6 +152,15 @@ def test_what_training_needs(found, hook):
     assert found(lambda model: model[0].register_forward_hook(hook), of_features) == []
 
 
+def test_a_local_loss(found):
+    """No operator outside of the hook takes it, but the hook trains the layer with it."""
+
+    def train(module, inputs, output):
+        output.abs().mean().backward(retain_graph=True)
+
+    assert found(lambda model: model[0].register_forward_hook(train)) == []
+
+
 def test_statistics_that_the_module_has(found):
     """A buffer, which may be part of its next forward pass."""
 
