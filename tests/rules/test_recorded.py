@@ -94,6 +94,7 @@ FAULTS = {
     "DP624": "upsampled-convolutions",
     "DP625": "same-results",
     "DP627": "unread-results",
+    "DP628": "forward-hooks",
     "DP701": "late-rank",
     "DP702": "uneven-ranks",
     "DP703": "slow-steps",
@@ -152,6 +153,7 @@ SECOND = {"same-order", "periodic-steps", "kept-outputs", "written-optimizer", "
 BESIDE = {"gathered-for-logging": ("DP105", "DP204"), "metrics-reduced": ("DP105", "DP103")}
 QUIET = {  # and nothing to mend
     "tiny-gradients": ["DP103"],
+    "equation-residual": ["DP313"],
     "look-alikes": ["DP504", "DP511", "DP612", "DP623", "DP625", "DP902"],
 }
 
@@ -404,6 +406,7 @@ PLACELESS = {
     "DP624": "seen in the detailed window",
     "DP625": "watched in the live process",
     "DP627": "watched in the live process",
+    "DP628": "watched in the live process",
     "DP703": "seen in steps without the profiler",
     "DP704": "watched in the live process",
     "DP705": "read in the live process",

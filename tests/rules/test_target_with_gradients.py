@@ -6,8 +6,8 @@ from dptune.measured import Missing
 from dptune.runfile.bootstrapped_targets import BootstrappedTargetFacts
 
 
-def target(passes=4, seen=4, where="train.py:17"):
-    return BootstrappedTargetFacts("MseLossBackward0", 0.99, 6, where, "train.py:18", passes, seen)
+def target(passes=4, seen=4, where="train.py:17", sign="episode ends"):
+    return BootstrappedTargetFacts("MseLossBackward0", 0.99, 6, where, "train.py:18", passes, seen, sign)
 
 
 def test_a_target_with_gradients(ask, make_measured, make_facts):
@@ -18,8 +18,21 @@ def test_a_target_with_gradients(ask, make_measured, make_facts):
         "the next state"
     )
     assert (advice.kind, advice.impact, advice.confidence) == ("risk", "high", "medium")
-    assert [found.value for found in advice.evidence] == [4, 6, "train.py:18"]
-    assert "torch.no_grad()" in advice.remedy
+    assert [found.value for found in advice.evidence] == [4, 6, "episode ends", "train.py:18"]
+    assert advice.remedy.startswith("Compute the target under `torch.no_grad()`")
+
+
+def test_what_may_be_the_residual_of_an_equation(ask, make_measured, make_facts):
+    """It gives way to a loss that is known to have a target, and has low confidence without one."""
+    unknown = target(passes=5, seen=5, where="train.py:40", sign="")
+    (advice,) = ask("DP313", make_measured(), [make_facts(bootstrapped_targets=[unknown])])
+    assert advice.title == (
+        "Gradients flow through both sides of a loss that compares a value with `reward + 0.99 * value` (train.py:40)"
+    )
+    assert (advice.impact, advice.confidence) == ("medium", "low")
+    assert advice.remedy.startswith("If this is a temporal-difference target: compute the")
+    (advice,) = ask("DP313", make_measured(), [make_facts(bootstrapped_targets=[unknown, target()])])
+    assert (advice.impact, advice.confidence) == ("high", "medium")
 
 
 def test_the_line_of_the_loss_where_that_of_the_target_is_not_known(ask, make_measured, make_facts):

@@ -25,6 +25,7 @@ from dptune.runfile.discarded_gradients import DiscardedGradientFacts, discardin
 from dptune.runfile.evaluation_mode import EvaluationModeFacts
 from dptune.runfile.facts import OptimizerFacts
 from dptune.runfile.generators import EqualGenerators, equal_generators
+from dptune.runfile.hook_calls import HookCallFacts
 from dptune.runfile.hot_lines import SampledShare
 from dptune.runfile.ignored_targets import IgnoredTargetFacts, ignored_over_ranks
 from dptune.runfile.iterators import NewIterators
@@ -79,6 +80,7 @@ __all__ = [
     "EqualGenerators",
     "EvaluationModeFacts",
     "FrozenFeatureFacts",
+    "HookCallFacts",
     "HostWork",
     "HotFunction",
     "IgnoredTargetFacts",

@@ -24,6 +24,7 @@ from dptune.runfile.doubled import DoubledFacts
 from dptune.runfile.evaluation_mode import EvaluationModeFacts
 from dptune.runfile.frozen_norms import FrozenNormFacts
 from dptune.runfile.histories import HistoryFacts
+from dptune.runfile.hook_calls import HookCallFacts
 from dptune.runfile.ignored_targets import IgnoredTargetFacts
 from dptune.runfile.iterators import IteratorFacts
 from dptune.runfile.kept import KeptFacts
@@ -247,7 +248,7 @@ class Facts:
     `frozen_features` modules that no optimizer trains; `unread_results` what nothing reads; `wrapped_integers` lines
     whose narrow integers wrap around; `split_windows` overlapping windows of which some are held out; `dtype_speeds`
     how fast a CPU computes in the 16-bit dtypes the script uses; `hooks` those on modules that steps register;
-    `cpu_peak` the peak FLOP/s of a CPU, measured after the last window;
+    `hook_calls` forward hooks whose results nothing reads; `cpu_peak` the peak FLOP/s of a CPU, after the last window;
     `steps` how many optimizer steps were counted; `ended` how this rank's part ended: `recording` while it has not, and
     for one that was killed.
     """
@@ -323,6 +324,7 @@ class Facts:
     same_results: list[SameResultFacts] = field(default_factory=list)
     unread_results: list[UnreadResultFacts] = field(default_factory=list)
     wrapped_integers: list[WrappedIntegerFacts] = field(default_factory=list)
+    hook_calls: list[HookCallFacts] = field(default_factory=list)
     split_windows: list[SplitWindowFacts] = field(default_factory=list)
     histories: list[HistoryFacts] = field(default_factory=list)
     keeps_logits: str | None = None

@@ -6,6 +6,12 @@ The autograd graph of losses in the warm-up steps: a squared, Huber or smooth L1
 `reward + discount * value`, where the gradients of both values reach the same parameters. The discount is a factor
 between 0.5 and 1, times a mask of episode ends if there is one.
 
+A residual of an equation, for example `net(t + dt) - (force + 0.98 * net(t))`, has the same graph. A target is
+recognized by a mask of episode ends, by a selection among actions (`gather`, `max`, an index), or by discounted rows
+that come after those they are compared with. Without any of these the finding has low confidence. A loss is left out if
+it multiplies the earlier rows, or if it evaluates the model at points that require gradients or that are all the same
+distance apart.
+
 ## Why it matters
 
 In Q-learning and actor-critic methods, the target is a constant: only the prediction moves towards it. If gradients
@@ -25,7 +31,7 @@ slowly.
 
 - Residual-gradient methods minimize the squared Bellman error on purpose.
 - The loss is the residual of an equation between two outputs of a model, as in physics-informed networks: both sides
-  need gradients.
+  need gradients. The finding may still be reported where the points are not a constant apart.
 
 ## References
 
@@ -56,6 +62,7 @@ RULE = Rule(
     needs="recording",
 )
 LEAST_PASSES = 2
+REMEDY = "Compute the target under `torch.no_grad()`, or pass `target.detach()` to the loss."
 
 
 def check(run: RunView) -> Iterator[Advice]:
@@ -66,25 +73,30 @@ def check(run: RunView) -> Iterator[Advice]:
         possible = [found for found in facts.bootstrapped_targets if 0 < found.discount < 1]
         found = [found for found in possible if LEAST_PASSES <= found.passes <= found.passes_seen]
         if found:
-            yield _advice(max(found, key=lambda target: target.passes))
+            yield _advice(max(found, key=lambda target: (bool(target.sign), target.passes)))
             return
 
 
 def _advice(found: BootstrappedTargetFacts) -> Advice:
-    where = found.where or found.loss_where
+    where = in_parentheses(found.where or found.loss_where)
+    target = f"`reward + {found.discount:g} * value`{where}"
+    title = f"Gradients flow through the target {target}: each step also changes the value of the next state"
+    if not found.sign:
+        title = f"Gradients flow through both sides of a loss that compares a value with {target}"
     return results_at_risk(
         RULE,
-        title=f"Gradients flow through the target `reward + {found.discount:g} * value`{in_parentheses(where)}: each "
-        "step also changes the value of the next state",
+        title=title,
         why="Temporal-difference learning treats the target as a constant. Otherwise the loss is the squared Bellman "
         "error, which has a different minimum and learns more slowly.",
-        confidence="medium",
+        confidence="medium" if found.sign else "low",
+        impact="high" if found.sign else "medium",
         evidence=[
             Evidence(label="backward passes with this loss", value=found.passes, unit=f"of {found.passes_seen}"),
             Evidence(label="parameter tensors that both values depend on", value=found.parameters),
+            *known("recognized as a target by", found.sign),
             *known("compared at", found.loss_where),
         ],
-        remedy="Compute the target under `torch.no_grad()`, or pass `target.detach()` to the loss.",
+        remedy=REMEDY if found.sign else f"If this is a temporal-difference target: {REMEDY[0].lower()}{REMEDY[1:]}",
         watch="Residual-gradient methods and residuals of equations need gradients on both sides.",
         subject=found.loss,
     )

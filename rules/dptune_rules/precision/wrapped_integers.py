@@ -9,6 +9,11 @@ Truncated fractions do not count. Values that wrapped count once they are read a
 tests for zero. Not checked: operators with a number (`labels - 1`, `255 - image`), NumPy arrays, loader workers, and
 tensors on GPUs.
 
+Data that is converted before the first step is not seen, for example token ids that the constructor of a data set
+stores with `ids.astype(np.uint8)`. NumPy's conversions cannot be observed from outside, and values that have wrapped
+look like others: ids of 0 to 255 for an embedding of more rows are also what byte-level models use. Check such data
+where it is converted: `assert ids.max() <= np.iinfo(np.uint8).max`.
+
 ## Why it matters
 
 This is a correctness bug. Tensors of uint8 hold 0 to 255, so `10 - 12` gives 254: in a difference of two images, a

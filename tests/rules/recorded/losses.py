@@ -69,6 +69,15 @@ def error(outputs, batch):
     return apart(outputs) if args.fault == "operator-loops" else (outputs - batch).square().mean()
 
 
+def residual(model, outputs, points):
+    """How far a quantity that decays is from what a force made of it, a moment before: of an equation, at all points.
+
+    Both sides need gradients.
+    """
+    force = points.mean(1)
+    return nn.functional.mse_loss(model(points + 0.01)[:, 0], force + 0.98 * outputs[:, 0])
+
+
 def alike(outputs):
     """How far each row is from all others."""
     return torch.cdist(outputs, outputs).mean()

@@ -1,5 +1,7 @@
 """The models that the script trains."""
 
+from collections import deque
+
 import torch
 import torch.distributed as dist
 from options import ROWS, WORDS, args, has
@@ -289,6 +291,17 @@ def pair(first, second):
     """The group of two of four ranks that this one is in."""
     made = {ranks: dist.new_group(ranks) for ranks in (first, second)}
     return next(group for ranks, group in made.items() if dist.get_rank() in ranks)
+
+
+def record_correlations(model):
+    """Keep how the units of each layer correlate, to be drawn later."""
+    kept = deque(maxlen=8)
+
+    def record(module, inputs, output):
+        kept.append(torch.corrcoef(output.detach().T).numpy())
+
+    for layer in model:
+        layer.register_forward_hook(record)
 
 
 def build_model():

@@ -94,8 +94,10 @@ FAULTS = (
     "own-scores",
     "optimizer-not-restored",
     "target-with-gradients",
+    "equation-residual",
     "state-carried-over",
     "unread-results",
+    "forward-hooks",
     "wrapped-integers",
     "windows-split-at-random",
 )

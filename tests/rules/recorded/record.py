@@ -25,6 +25,8 @@ HERE = Path(__file__).parent
 RUNS = HERE / "runs"
 SCRIPT = ("train.py", "options.py", "batches.py", "models.py", "losses.py", "epochs.py")
 PYTHON = "/home/user/venv/bin/python"
+# What no rule may take for its fault: there is nothing to mend.
+ALONE = ("tiny-gradients", "look-alikes", "equation-residual")
 SLOWLY = ("wide-gradients", "small-batch", "rank-placement")  # over 200 Mbit/s, 1 ms
 # One process: DDP averages what one pass adds; a repeated pass, or generated text, is the same on each rank.
 OF_ONE = (
@@ -35,8 +37,8 @@ OF_ONE = (
     *("upsampled-convolutions", "same-results", "clipping-without-effect", "unreached-parameters"),
     *("zero-learning-rate", "not-finite", "padding-learned", "training-mode-in-evaluation"),
     *("loss-not-divided", "few-samples-normalized", "optimizer-not-restored"),
-    *("target-with-gradients", "state-carried-over"),
-    *("unread-results", "wrapped-integers", "windows-split-at-random"),
+    *("target-with-gradients", "equation-residual", "state-carried-over"),
+    *("unread-results", "forward-hooks", "wrapped-integers", "windows-split-at-random"),
 )
 WITH_STACKS = (
     *("uncovered-cost", "per-tensor-loops", "operator-loops", "matrix-decompositions", "long-convolutions"),
@@ -83,13 +85,13 @@ LOCALLY = (
         "same-file-saved",
         "own-scores",
     ),
-    *(fault for fault in dict.fromkeys(("averaged-one-by-one", *OF_ONE, *WITH_STACKS)) if fault != "look-alikes"),
+    *(fault for fault in dict.fromkeys(("averaged-one-by-one", *OF_ONE, *WITH_STACKS)) if fault not in ALONE),
 )
-ALONE = ("tiny-gradients", "look-alikes")  # what no rule may take for its fault: there is nothing to mend
 FOLLOWED = (  # in several warm-up steps
     *("gradients-not-cleared", "optimizer-without-gradients"),
     *("clipping-without-effect", "unreached-parameters", "loss-not-divided"),
     *("few-samples-normalized", "target-with-gradients", "state-carried-over", "unread-results"),
+    *("equation-residual", "forward-hooks"),
     "wrapped-integers",
     *("repeated-forward", "repeated-rows", "same-results", "unused-gradients", "separate-backward-passes"),
 )

@@ -22,8 +22,8 @@ import torch.distributed as dist
 from batches import Rows, accelerator, as_it_is, build_loader, endless
 from epochs import Stopper, resume, train_epochs
 from epochs import evaluate as evaluate_rows
-from losses import best_of, changes, error, lipschitz, reverberate, spread, squares, write
-from models import build_model, pair
+from losses import best_of, changes, error, lipschitz, residual, reverberate, spread, squares, write
+from models import build_model, pair, record_correlations
 from options import IDS, args, has
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
@@ -107,6 +107,8 @@ def main():
     dist.init_process_group("gloo")
     rank = dist.get_rank()
     model = build_model()
+    if has("forward-hooks"):
+        record_correlations(model)
     wide = args.fault in ("rank-placement", "eager-attention", "slice-gradients", "upsampled-convolutions")
     width = model.in_features if wide else next(model.parameters()).shape[-1]
     if has("double-precision"):
@@ -246,6 +248,8 @@ def main():
                 with torch.autocast("cpu", half, enabled=casts):
                     outputs = model(batch)
                     loss = outputs.square().mean() if args.fault in IDS else error(outputs, batch)
+                    if args.fault == "equation-residual":
+                        loss = residual(model, outputs, batch)
                     if args.fault == "broadcast-reductions":
                         loss = loss + 1e-2 * spread(outputs, centres)
                     if args.fault == "look-alikes":

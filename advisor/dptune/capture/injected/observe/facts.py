@@ -114,6 +114,7 @@ def gather(facts: Facts, observers: Observers) -> None:
         "histories": observers.histories.facts,
         "unread_results": observers.unread_results.facts,
         "wrapped_integers": observers.wrapped_integers.facts,
+        "hook_calls": observers.hook_calls.facts,
         "split_windows": lambda: observers.split_windows.facts() or facts.split_windows,
         "library_calls": observers.library_calls.facts,
         "scaled_clipping": observers.scaled_clipping.facts,

@@ -79,6 +79,20 @@ def consumers(roots: Iterable[Any], most: int = _NODES) -> dict[Any, list[Any]]:
     return found
 
 
+def below(node: Any, most: int) -> list[Any]:
+    """A function and all that its result depends on, leaves included; empty if there are more than `most`."""
+    found = {node: None}
+    waiting = [node]
+    while waiting:
+        for following, _ in waiting.pop().next_functions:
+            if following is not None and following not in found:
+                found[following] = None
+                waiting.append(following)
+        if len(found) > most:
+            return []
+    return list(found)
+
+
 def _to_product(loss: Any) -> list[Any] | None:
     """The nodes from a loss to the product, both included."""
     path, node = [loss], loss

@@ -28,6 +28,7 @@ from dptune.capture.injected.observe.frozen_norms import FrozenNorms
 from dptune.capture.injected.observe.garbage import Garbage
 from dptune.capture.injected.observe.generators import Generators
 from dptune.capture.injected.observe.histories import Histories
+from dptune.capture.injected.observe.hook_calls import HookCalls
 from dptune.capture.injected.observe.ignored_targets import IgnoredTargets
 from dptune.capture.injected.observe.iterators import Iterators
 from dptune.capture.injected.observe.kept_weights import KeptWeights
@@ -120,6 +121,7 @@ class Observers:
     carried_states: CarriedStates
     unread_results: UnreadResults
     wrapped_integers: WrappedIntegers
+    hook_calls: HookCalls
     split_windows: SplitWindows
 
     def stepped(self, optimizer: Any) -> None:
@@ -234,7 +236,7 @@ def observers() -> Observers:
     split_windows = SplitWindows(places)
     split_windows.install()
     histories = Histories(places)
-    unread_results, wrapped_integers = UnreadResults(), WrappedIntegers()
+    unread_results, wrapped_integers, hook_calls = UnreadResults(), WrappedIntegers(), HookCalls(hooks.forward)
     return Observers(
         *(places, meters, garbage, Compilations(), preparing, calls, averaging, unused, warned, checkpointing),
         doubling=doubling,
@@ -254,7 +256,7 @@ def observers() -> Observers:
         shifted_labels=shifted_labels,
         weight_penalties=weight_penalties,
         loss_scaling=loss_scaling,
-        same_results=SameResults(places, histories.joined, (unread_results, wrapped_integers)),
+        same_results=SameResults(places, histories.joined, (unread_results, wrapped_integers, hook_calls)),
         changed_samples=changed_samples,
         library_calls=library_calls,
         anomaly=anomaly,
@@ -280,5 +282,6 @@ def observers() -> Observers:
         carried_states=carried_states,
         unread_results=unread_results,
         wrapped_integers=wrapped_integers,
+        hook_calls=hook_calls,
         split_windows=split_windows,
     )
