@@ -39,9 +39,9 @@ hook makes NumPy arrays (References). Otherwise it is an upper bound: all of the
 
 - PyTorch, `torch.nn.Module.register_forward_hook`:
   https://pytorch.org/docs/stable/generated/torch.nn.Module.html#torch.nn.Module.register_forward_hook
-- CPU time of steps of a ConvNeXt in turn with and without hooks on all layers, one thread: without hooks that keep NumPy
-  copies a step took less by 1.1, 1.7, 2.0 and 2.3 times the time in them, because operators after them wait for new
-  memory; without those that clone or summarize outputs by 0.7 to 1.05 times.
+- CPU time of steps of a ConvNeXt in turn with and without hooks on all layers, one thread: without hooks that keep
+  NumPy copies a step took less by 1.1, 1.7, 2.0 and 2.3 times the time in them, because operators after them wait for
+  new memory; without those that clone or summarize outputs by 0.7 to 1.05 times.
 """
 
 from __future__ import annotations
