@@ -289,3 +289,17 @@ def test_few_samples_limit_a_librarys_function_too():
 def test_a_method_that_same_results_names_with_its_class(rule, file, named):
     advised = other(rule, title=f"`Front.mel_filters` ({file}:20) computes the same results in every step")
     assert len(ask(found(site(name="mel_filters", mostly="Python code")), [advised])) == named
+
+
+@pytest.mark.parametrize(
+    ("part", "mostly", "function", "named"),
+    [
+        (False, "__iter__", "real", 0),
+        (True, "Python code", "real", 0),
+        (False, "Python code", "real", 1),
+        (False, "__iter__", "fake", 1),
+    ],
+)
+def test_a_function_that_mostly_starts_iterators_is_explained_by_new_iterators(part, mostly, function, named):
+    advised = other("DP507", title=f"`Workshop.{function}` (train.py:80)", fingerprint=f"DP507:train.py:{function}")
+    assert len(ask(found(site(name="real", part=part, mostly=mostly)), [advised])) == named

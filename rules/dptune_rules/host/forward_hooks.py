@@ -105,7 +105,7 @@ def _advice(run: RunView, hook: HookCallFacts, found: SampledShare, share: float
         evidence=[
             Evidence(label=f"{hook.function} at {hook.where}", value=share, unit="of a step"),
             Evidence(label="its operators", value=", ".join(hook.operators)),
-            Evidence(label="their calls", value=hook.calls, unit="per step"),
+            Evidence(label="calls of these operators", value=hook.calls, unit="per step"),
             *known("modules that have the hook", hook.modules),
             Evidence(label="watched steps", value=hook.steps),
             *line_evidence(run, hook.function, hook.where),

@@ -81,8 +81,8 @@ CLIPPING = ("clip_grad_norm_", "clip_grad_value_", "clip_grads_with_norm_")  # t
 OPERATORS = "tensor operators"  # as the figures name what the training loop itself computes
 
 INPUT_RULES = "DP5"  # rules on the data loader: they explain what is done to draw a batch
-# What a function mostly does that frees the iterators of a loader: run their samplers, or nothing that has a name.
-FREEING = ("__iter__", "__next__", "Python code")
+ITERATING = ("__iter__", "__next__")  # what a function mostly does that starts iterators: run their samplers
+FREEING = (*ITERATING, "Python code")  # and one that only frees them: that, or nothing that has a name
 WORDS = {
     "loop": "",
     "input": " while the data loader draws a batch",
@@ -162,7 +162,7 @@ def _explained(run: RunView, site: CodeSite) -> bool:
         advice.kind == "time" and advice.rule.startswith(INPUT_RULES) for advice in run.advised
     ):
         return True
-    if site.part and site.mostly in FREEING and _makes_iterators(run, site):
+    if site.mostly in (FREEING if site.part else ITERATING) and _makes_iterators(run, site):
         return True
     if run.explained(site.mostly) or _named_with_class(run, site) or covered(run, site.name, site.at):
         return True
