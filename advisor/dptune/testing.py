@@ -303,7 +303,7 @@ def ranging(knob: str, shares: Mapping[Value, tuple[float, float]], batch: int =
             raise Missing("the model cannot predict these changes")
         low_ns, high_ns = (int(share * STEP_NS) for share in shares[changes[knob]])
         figures = {"low_ns": low_ns, "high_ns": high_ns, "global_batch": batch}
-        return Prediction.only("any step between both ends is possible", changes=dict(changes), **figures)
+        return Prediction.only("no single step time is predicted", changes=dict(changes), **figures)
 
     return predict
 

@@ -207,7 +207,7 @@ def test_a_rule_that_fails_is_named_and_the_others_run(assemble, make_rule, chec
 
 def test_facts_that_make_a_rule_of_ours_advise_without_end_are_named(assemble, make_rule):
     report = assemble(make_rule("XX101", endless, ours=True))
-    assert report.skipped[0].reason == "the recorded facts give more than 1,000 recommendations, which no run has"
+    assert report.skipped[0].reason == "the recorded facts yield more than 1,000 recommendations, which no run has"
     assert not [finding for finding in report.trust.findings if finding.code == "rule-failed"]
 
 

@@ -168,7 +168,8 @@ def test_old_ones_stay_where_they_cannot_be_measured(
 ) -> None:
     sweep_script(monkeypatch, tmp_path, FAILS)
     link_cache.store(facts_in(made.folder)[0], beside(made, hours=26))
-    said = "links were measured 26 hours ago, and not again: rank 1: RuntimeError: no route to host"
+    said = "the links of this run were measured 26 hours ago; measuring them again failed: "
+    said += "rank 1: RuntimeError: no route to host"
     assert run_links.find(made, started, quiet=True).lines == [said]
     assert known(made) == beside(made, hours=26)
     assert reason(made) == ""

@@ -198,14 +198,14 @@ def test_a_set_has_the_same_number_for_its_step_and_its_memory_and_each_table_na
 
 
 def ranged(changes, low_ns=24_000_000, high_ns=50_000_000):
-    why = "any step between both ends is possible: a reason"
+    why = "no single step time is predicted: a reason"
     return Prediction.only(why, changes=changes, low_ns=low_ns, high_ns=high_ns, global_batch=64)
 
 
 def test_a_range_has_both_ends_and_no_step():
     said = text([ranged({"precision.autocast": "bf16"})])
     assert "precision.autocast=bf16 range 24.0 50.0 64 50.0 to 76.0 % less" in said
-    assert "Range Any step between both ends is possible: a reason. From, to Nominal 90 %" in said
+    assert "Range No single step time is predicted: a reason. From, to Nominal 90 %" in said
     assert "37.0" not in said  # its middle
     assert "At least" not in said
     assert said.endswith("Verify it: dptune verify --set precision.autocast=bf16")

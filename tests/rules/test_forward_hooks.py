@@ -46,11 +46,11 @@ def advice(ask, make_measured, make_facts):
 def test_copies_that_nothing_reads(advice):
     (found,) = advice(hook())
     assert found.title == (
-        "`Recorder.record` (train.py:21), a forward hook of 12 modules, takes 20 % of the step, and no operator reads "
+        "`Recorder.record` (train.py:21), a forward hook on 12 modules, takes 20 % of the step, but no operator reads "
         "its results"
     )
     assert (found.impact, found.confidence, found.numerics) == ("high", "medium", "same")
-    assert found.remedy == "Remove the hook, or let `record` return early except in every N-th step."
+    assert found.remedy == "Remove the hook, or return early from `record` in all but every N-th step."
     assert found.saves.basis == "sampled"
     assert 0 < found.saves.low_share < 0.2 < found.saves.high_share
 

@@ -18,7 +18,7 @@ def test_a_target_with_gradients(ask, make_measured, make_facts):
         "the next state"
     )
     assert (advice.kind, advice.impact, advice.confidence) == ("risk", "high", "medium")
-    assert [found.value for found in advice.evidence] == [4, 6, "episode ends", "train.py:18"]
+    assert [found.value for found in advice.evidence] == [4, 6, "a mask of episode ends", "train.py:18"]
     assert advice.remedy.startswith("Compute the target under `torch.no_grad()`")
 
 
@@ -27,7 +27,8 @@ def test_what_may_be_the_residual_of_an_equation(ask, make_measured, make_facts)
     unknown = target(passes=5, seen=5, where="train.py:40", sign="")
     (advice,) = ask("DP313", make_measured(), [make_facts(bootstrapped_targets=[unknown])])
     assert advice.title == (
-        "Gradients flow through both sides of a loss that compares a value with `reward + 0.99 * value` (train.py:40)"
+        "Gradients flow through both sides of a loss that compares a value with `constant + 0.99 * value` "
+        "(train.py:40): possibly a temporal-difference target"
     )
     assert (advice.impact, advice.confidence) == ("medium", "low")
     assert advice.remedy.startswith("If this is a temporal-difference target: compute the")

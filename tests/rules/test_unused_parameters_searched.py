@@ -24,7 +24,7 @@ def test_a_search_that_finds_nothing(ask, make_measured, make_facts, make_all_re
     (advice,) = ask("DP106", run, [make_facts(ddp=[searching()])])
     assert advice.title == (
         "DDP looks for parameters without a gradient in every step, and there were none: without the search a step "
-        "takes up to 14 % less"
+        "takes up to 14 % less time"
     )
     (change,) = advice.changes
     assert (change.knob, change.now, change.then) == ("ddp.find_unused_parameters", True, False)
@@ -68,14 +68,14 @@ def test_the_title_says_what_is_predicted(ask, make_measured, make_facts, make_a
     run = make_measured(exposed_share=0.1, collectives=[marks(make_all_reduce)])
     told = predict("ddp.find_unused_parameters", {False: 0.93})
     (advice,) = ask("DP106", run, [make_facts(ddp=[searching()])], predictor=told)
-    assert advice.title.endswith("without the search a step takes about 7 % less")
+    assert advice.title.endswith("without the search a step takes about 7 % less time")
 
 
 def test_of_a_range_the_title_has_both_ends(ask, make_measured, make_facts, make_all_reduce, predict_range):
     run = make_measured(exposed_share=0.1, collectives=[marks(make_all_reduce)])
     told = predict_range("ddp.find_unused_parameters", {False: (0.4, 0.93)})
     (advice,) = ask("DP106", run, [make_facts(ddp=[searching()])], predictor=told)
-    assert advice.title.endswith("without the search a step takes 7 to 60 % less")
+    assert advice.title.endswith("without the search a step takes 7 to 60 % less time")
 
 
 def timed(make_facts, *of_ranks, **ddp):

@@ -30,7 +30,7 @@ def test_the_hook_that_is_predicted_to_save_more(ask, make_measured, make_facts,
     (advice,) = ask("DP103", measured.model_copy(update={"device_kind": "cpu"}), facts, predictor=told)
     assert advice.title == (
         "4.01 MiB of gradients are all-reduced in fp32, and 50 % of a step waits for them: "
-        "with 16 bits a step takes 30 % less"
+        "with 16 bits a step takes 30 % less time"
     )
     (change,) = advice.changes
     assert (change.knob, change.now, change.then, str(change.at)) == ("ddp.comm_hook", "none", "fp16", "train.py:31")
@@ -109,7 +109,7 @@ def test_a_prediction_is_no_more_than_what_is_exposed(ask, make_measured, make_f
     """25 to 35 % less are predicted, and 28 % of a step are exposed."""
     told = predict("ddp.comm_hook", {"bf16": 0.7, "fp16": 0.75})
     (advice,) = ask("DP103", make_measured(exposed_share=0.28), [make_facts(ddp=[DDP])], predictor=told)
-    assert advice.title.endswith("28 % of a step waits for them: with 16 bits a step takes 28 % less")
+    assert advice.title.endswith("28 % of a step waits for them: with 16 bits a step takes 28 % less time")
     saves = advice.saves
     assert (saves.low_share, saves.predicted_share, saves.high_share) == pytest.approx((0.25, 0.28, 0.28))
     assert (saves.basis, saves.samples_times) == ("replayed", 1.0)
@@ -177,7 +177,7 @@ def test_a_range_is_limited_to_what_is_exposed(ask, make_measured, make_facts, p
     """10 to 60 % less are predicted, and 28 % of a step are exposed; its middle orders it, and is not named."""
     told = predict_range("ddp.comm_hook", {"bf16": (0.4, 0.9), "fp16": (0.5, 0.9)})
     (advice,) = ask("DP103", make_measured(exposed_share=0.28), [make_facts(ddp=[DDP])], predictor=told)
-    assert advice.title.endswith("with 16 bits a step takes 10 to 28 % less")
+    assert advice.title.endswith("with 16 bits a step takes 10 to 28 % less time")
     saves = advice.saves
     assert (saves.low_share, saves.high_share) == pytest.approx((0.1, 0.28))
     assert (saves.basis, saves.predicted_share, advice.changes[0].then) == ("replayed", None, "bf16")

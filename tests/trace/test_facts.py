@@ -127,9 +127,9 @@ REPEATED = {"module": "net", "step_ns": [9, 9], "again_ns": [1, 1], "graph_ns": 
 @pytest.mark.parametrize(
     ("changed", "why"),
     [
-        ({"hooks": [HOOK] * 20_000}, "hooks has 20,000 entries; at most 1,000 are read"),
-        ({"unreached": [{"optimizer": "SGD"}] * 1_001}, "unreached has 1,001 entries; at most 1,000 are read"),
-        ({"kept": {"looks": [{"step": 1}] * 1_001}}, "kept.looks has 1,001 entries; at most 1,000 are read"),
+        ({"hooks": [HOOK] * 20_000}, "hooks has 20,000 entries; the limit is 1,000"),
+        ({"unreached": [{"optimizer": "SGD"}] * 1_001}, "unreached has 1,001 entries; the limit is 1,000"),
+        ({"kept": {"looks": [{"step": 1}] * 1_001}}, "kept.looks has 1,001 entries; the limit is 1,000"),
         ({"windows": [WINDOW] * 17}, "windows has 17 entries; a recording has at most 16"),
         (
             {"repeated_forward": [REPEATED, {**REPEATED, "again_ns": [1]}]},

@@ -42,18 +42,18 @@ def test_why_is_what_the_range_is_of() -> None:
         return as_range(predicted(10, 40), changes).missing["step_ns"]
 
     assert why("precision.autocast", "ddp.no_sync").endswith(
-        "because the speedup of matrix products in another precision depends on their shapes and was not measured"
+        "because the speedup of matrix products in this precision depends on their shapes, which were not benchmarked"
     )
     assert why("ddp.comm_hook", "link.gb_per_s", "batch.times").endswith(
-        "the effect of batch.times and ddp.comm_hook rests on assumed figures"
+        "the effect of batch.times and ddp.comm_hook is estimated, not measured"
     )
-    assert why().endswith("the recorded steps, host and link do not determine it more closely")
+    assert why().endswith("the recording does not narrow it further")
 
 
 def test_without_samples_their_own_reason_stays() -> None:
     found = as_range(predicted(10, 40, None), ())
     assert found.missing["ns_per_sample"] == "no samples"
-    assert found.missing["step_ns"].startswith("any step between both ends is possible")
+    assert found.missing["step_ns"].startswith("no single step time is predicted")
 
 
 def test_a_bound_is_no_range_and_a_step_is_its_own_centre() -> None:

@@ -113,7 +113,7 @@ def _answer(loaded: LoadedRule, view: RunView) -> Answer:
             for advice in islice(loaded.check(view), MOST_ADVICE + 1)
         ]
         if len(said) > MOST_ADVICE and loaded.ours:  # each is about a fact of its own
-            raise Missing(f"the recorded facts give more than {MOST_ADVICE:,} recommendations, which no run has")
+            raise Missing(f"the recorded facts yield more than {MOST_ADVICE:,} recommendations, which no run has")
         if len(said) > MOST_ADVICE:
             raise ValueError(f"it yielded more than {MOST_ADVICE:,} recommendations")
     except Missing as missing:

@@ -49,12 +49,14 @@ _REMEDIES = {
     "gpu-events-missing": "Record again with ProfilerActivity.CUDA, or with `dptune profile train.py`.",
     **dict.fromkeys(
         (
-            *("events-unreadable", "events-cut", "fields-unreadable", "negative-durations"),
+            *("events-unreadable", "fields-unreadable", "negative-durations"),
             *("device-events-damaged", "device-events-untimed", "durations-missing", "times-scaled", "events-twice"),
         ),
         "The trace file is damaged or was edited. Copy it again from where it was recorded, or record again. To judge "
         "only the other ranks, pass only their traces.",
     ),
+    "events-cut": "Export the whole recording, or record again with `dptune profile train.py`. To judge only the other "
+    "ranks, pass only their traces.",
     **dict.fromkeys(
         ("clock-backwards", "clock-uneven", "device-events-outside-steps"),
         "Record again, and do not change the system clock while recording. To judge only the other ranks, pass only "

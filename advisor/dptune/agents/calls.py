@@ -68,7 +68,8 @@ class Calls:
     def what_if(self, settings: list[str], run: str = "") -> Answer:
         """Predicted step time with settings (knob=value), from a recording alone; without settings, the best ones.
 
-        Where step_ns is null and high_ns is not, any step between low_ns and high_ns is possible: state both.
+        If step_ns is null and high_ns is set, the prediction is a range: report low_ns to high_ns, not one step
+        time. If only low_ns is set, it is a lower bound.
         """
         words = [word for setting in _words(*settings) for word in ("--set", setting)]
         found = _json(self._dptune("whatif", *_words(run), *words, "--format", "json", statuses=(0, 1)))

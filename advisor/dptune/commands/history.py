@@ -1,8 +1,8 @@
 """List recordings: step time, throughput and verdict of each.
 
 FOLDER is a run folder of `dptune profile`, a folder of run folders, or the name or commit (HEAD, a branch) of
-recordings in dptune-runs. Links inside FOLDER are not followed. Recordings are listed oldest first, with the git commit
-they were made at. A recording that cannot be read is listed with the reason.
+recordings in dptune-runs. Symbolic links inside FOLDER are not followed. Recordings are listed oldest first, with the
+git commit they were made at. A recording that cannot be read is listed with the reason.
 
 One recording proves nothing: two runs of the same script differ by chance. `dptune compare` and
 `dptune check --baseline` test whether a difference is more than chance; --baseline takes a run's name or commit.

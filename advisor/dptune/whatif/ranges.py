@@ -14,8 +14,8 @@ from dptune.whatif.gpu.changes import RANGED
 # allow; so above this limit a step may be more than 15 % off. Of 45 above it, 8 were 12 to 20 % off.
 _MOST_OFF = 0.30
 _PRECISION = ("precision.", "cudnn.allow_tf32", "fsdp.param_dtype")
-_RATE = "the speedup of matrix products in another precision depends on their shapes and was not measured"
-_RECORDED = "the recorded steps, host and link do not determine it more closely"
+_RATE = "the speedup of matrix products in this precision depends on their shapes, which were not benchmarked"
+_RECORDED = "the recording does not narrow it further"
 
 
 def too_far_apart(low_ns: float, high_ns: float) -> bool:
@@ -30,7 +30,7 @@ def as_range(prediction: Prediction, on_gpus: Collection[str]) -> Prediction:
     """
     if not too_far_apart(prediction.low_ns, prediction.high_ns):
         return prediction
-    why = f"any step between both ends is possible, because {_cause(sorted(RANGED.keys() & set(on_gpus)))}"
+    why = f"no single step time is predicted, because {_cause(sorted(RANGED.keys() & set(on_gpus)))}"
     per_sample = {} if prediction.known("ns_per_sample") is None else {"ns_per_sample": why}
     missing = {**prediction.missing, "step_ns": why, **per_sample}
     return prediction.model_copy(update={"step_ns": None, "ns_per_sample": None, "missing": missing})
@@ -39,4 +39,4 @@ def as_range(prediction: Prediction, on_gpus: Collection[str]) -> Prediction:
 def _cause(assumed: Sequence[str]) -> str:
     if any(name.startswith(_PRECISION) for name in assumed):
         return _RATE
-    return f"the effect of {' and '.join(assumed)} rests on assumed figures" if assumed else _RECORDED
+    return f"the effect of {' and '.join(assumed)} is estimated, not measured" if assumed else _RECORDED

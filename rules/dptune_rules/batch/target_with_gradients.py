@@ -7,10 +7,10 @@ The autograd graph of losses in the warm-up steps: a squared, Huber or smooth L1
 between 0.5 and 1, times a mask of episode ends if there is one.
 
 A residual of an equation, for example `net(t + dt) - (force + 0.98 * net(t))`, has the same graph. A target is
-recognized by a mask of episode ends, by a selection among actions (`gather`, `max`, an index), or by discounted rows
-that come after those they are compared with. Without any of these the finding has low confidence. A loss is left out if
-it multiplies the earlier rows, or if it evaluates the model at points that require gradients or that are all the same
-distance apart.
+recognized by a mask of episode ends, by a selection among actions (`gather`, `max`, an index), or by row order: the
+discounted values are later rows of the same output. Losses that discount the earlier rows are skipped. Without a mask,
+a selection or row order, losses are also skipped if the model is evaluated at points that require gradients, or if the
+inputs of both values differ by a constant shift; the remaining findings have low confidence.
 
 ## Why it matters
 
@@ -31,7 +31,8 @@ slowly.
 
 - Residual-gradient methods minimize the squared Bellman error on purpose.
 - The loss is the residual of an equation between two outputs of a model, as in physics-informed networks: both sides
-  need gradients. The finding may still be reported where the points are not a constant apart.
+  need gradients. Such a loss may still be reported, with low confidence, if the inputs do not differ by a constant
+  shift.
 
 ## References
 
@@ -62,6 +63,8 @@ RULE = Rule(
     needs="recording",
 )
 LEAST_PASSES = 2
+# What the observer recognizes a target by.
+_SIGNS = {"episode ends": "a mask of episode ends", "actions": "a selection among actions", "order": "row order"}
 REMEDY = "Compute the target under `torch.no_grad()`, or pass `target.detach()` to the loss."
 
 
@@ -82,7 +85,9 @@ def _advice(found: BootstrappedTargetFacts) -> Advice:
     target = f"`reward + {found.discount:g} * value`{where}"
     title = f"Gradients flow through the target {target}: each step also changes the value of the next state"
     if not found.sign:
-        title = f"Gradients flow through both sides of a loss that compares a value with {target}"
+        target = f"`constant + {found.discount:g} * value`{where}"
+        title = f"Gradients flow through both sides of a loss that compares a value with {target}: possibly a "
+        title += "temporal-difference target"
     return results_at_risk(
         RULE,
         title=title,
@@ -93,7 +98,7 @@ def _advice(found: BootstrappedTargetFacts) -> Advice:
         evidence=[
             Evidence(label="backward passes with this loss", value=found.passes, unit=f"of {found.passes_seen}"),
             Evidence(label="parameter tensors that both values depend on", value=found.parameters),
-            *known("recognized as a target by", found.sign),
+            *known("recognized as a target by", _SIGNS.get(found.sign)),
             *known("compared at", found.loss_where),
         ],
         remedy=REMEDY if found.sign else f"If this is a temporal-difference target: {REMEDY[0].lower()}{REMEDY[1:]}",

@@ -106,7 +106,7 @@ def check(run: RunView) -> Iterator[Advice]:
         how = "the search in untraced steps and the all-reduce of its bitmap"
         how += "" if highest == sent else "; the upper end adds the exposed communication"
         saves = run.removed(spent, how, SAVED_PART, timed=True) or saves
-    less = "less time, by an unknown amount" if saves.large_unknown else f"{saves.part_in_words} less"
+    less = "less time, by an unknown amount" if saves.large_unknown else f"{saves.part_in_words} less time"
     yield Advice(
         rule=RULE.code,
         slug=RULE.name,

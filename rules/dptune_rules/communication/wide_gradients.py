@@ -118,7 +118,7 @@ def check(run: RunView) -> Iterator[Advice]:
             return  # it may as well save nothing
         saves = _within(run, saves, exposed)
         share = saves.central_share or 0.0
-        then = f"with 16 bits a step takes {saves.part_in_words.removeprefix('about ')} less"
+        then = f"with 16 bits a step takes {saves.part_in_words.removeprefix('about ')} less time"
     impact = run.impact(share, WORTH_SHARE)
     if impact is None:
         return

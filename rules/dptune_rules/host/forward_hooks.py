@@ -1,4 +1,4 @@
-"""A forward hook computes in every step what no step reads.
+"""A forward hook computes results in every step that nothing reads.
 
 ## What it measures
 
@@ -21,7 +21,7 @@ Remove the hooks once they are no longer needed:
     ...
     handle.remove()
 
-If their results are read from time to time, return early in all other steps:
+If their results are read only occasionally, skip the work in all other steps:
 
     def record(module, inputs, output):
         if step % 100 == 0:
@@ -39,9 +39,9 @@ hook makes NumPy arrays (References). Otherwise it is an upper bound: all of the
 
 - PyTorch, `torch.nn.Module.register_forward_hook`:
   https://pytorch.org/docs/stable/generated/torch.nn.Module.html#torch.nn.Module.register_forward_hook
-- CPU time of steps of a ConvNeXt in turn with and without hooks on all layers, one thread: without hooks that keep
-  NumPy copies a step took less by 1.1, 1.7, 2.0 and 2.3 times the time in them, because operators after them wait for
-  new memory; without those that clone or summarize outputs by 0.7 to 1.05 times.
+- CPU time per step of a ConvNeXt, alternating runs with and without hooks on all layers, one thread: removing hooks
+  that keep NumPy copies saved 1.1, 1.7, 2.0 and 2.3 times the time spent in them, because later operators wait for
+  newly allocated memory; removing hooks that clone or summarize outputs saved 0.7 to 1.05 times that time.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ RULE = Rule(
     name="forward-hooks",
     family="host",
     kind="time",
-    summary="a forward hook computes in every step what no step reads",
+    summary="a forward hook computes results in every step that nothing reads",
     since="0.1",
     thresholds=(WORTH_SHARE,),
     asked_when_busy=True,
@@ -86,7 +86,7 @@ def check(run: RunView) -> Iterator[Advice]:
 def _advice(run: RunView, hook: HookCallFacts, found: SampledShare, share: float) -> Advice:
     where = run.hottest_line(hook.function, hook.where) or hook.where
     name = hook.function.rpartition(".")[2]
-    of_modules = f" of {hook.modules} modules" if hook.modules > 1 else ""
+    of_modules = f" on {hook.modules} modules" if hook.modules > 1 else ""
     how, part = f"`{name}` is in {found.samples} stack samples", SAVED_PART_OF_ARRAYS if hook.arrays else SAVED_PART
     removed = run.removed(found.by_rank, how, part) if run.times_hold else None
     return Advice(
@@ -94,24 +94,24 @@ def _advice(run: RunView, hook: HookCallFacts, found: SampledShare, share: float
         slug=RULE.name,
         kind=RULE.kind,
         impact=run.impact(share, WORTH_SHARE) or "low",
-        title=f"`{hook.function}` ({where}), a forward hook{of_modules}, takes {100 * share:.0f} % of the step, and no "
+        title=f"`{hook.function}` ({where}), a forward hook{of_modules}, takes {100 * share:.0f} % of the step, but no "
         "operator reads its results",
-        why="A hook runs in each forward pass of its module. In the watched steps, no operator outside of the hook "
-        "took a tensor that it made, and no backward pass went through one.",
+        why="A hook runs in each forward pass of its module. In the watched steps, no operator outside the hook "
+        "used a tensor that it created, and no backward pass went through one.",
         changes=[],
-        remedy=f"Remove the hook, or let `{name}` return early except in every N-th step.",
+        remedy=f"Remove the hook, or return early from `{name}` in all but every N-th step.",
         saves=removed or run.bound(0.0, share, "the time in this hook"),
         confidence="medium" if removed else "low",
         evidence=[
             Evidence(label=f"{hook.function} at {hook.where}", value=share, unit="of a step"),
-            Evidence(label="its operators", value=", ".join(hook.operators)),
+            Evidence(label="operators in the hook", value=", ".join(hook.operators)),
             Evidence(label="calls of these operators", value=hook.calls, unit="per step"),
-            *known("modules that have the hook", hook.modules),
+            *known("modules with this hook", hook.modules),
             Evidence(label="watched steps", value=hook.steps),
             *line_evidence(run, hook.function, hook.where),
         ],
         numerics="same",
-        watch="Only warm-up steps were watched, and no NumPy arrays or Python numbers: keep what later steps or the "
-        "script itself read.",
+        watch="Only warm-up steps were watched; NumPy arrays and Python numbers were not tracked. Keep the hook if "
+        "later steps or the script read its results.",
         fingerprint=f"{RULE.code}:{hook.function}",
     )

@@ -9,10 +9,9 @@ Truncated fractions do not count. Values that wrapped count once they are read a
 tests for zero. Not checked: operators with a number (`labels - 1`, `255 - image`), NumPy arrays, loader workers, and
 tensors on GPUs.
 
-Data that is converted before the first step is not seen, for example token ids that the constructor of a data set
-stores with `ids.astype(np.uint8)`. NumPy's conversions cannot be observed from outside, and values that have wrapped
-look like others: ids of 0 to 255 for an embedding of more rows are also what byte-level models use. Check such data
-where it is converted: `assert ids.max() <= np.iinfo(np.uint8).max`.
+Conversions before the first step are not checked, for example `ids.astype(np.uint8)` in the constructor of a data set:
+NumPy's conversions cannot be observed, and wrapped values are indistinguishable from valid ones (byte-level models also
+use ids of 0 to 255 with a larger embedding). Check at the conversion: `assert ids.max() <= np.iinfo(np.uint8).max`.
 
 ## Why it matters
 

@@ -128,8 +128,8 @@ def _in_words(replayed: Saving | None, most: float) -> str:
     likely = replayed.predicted_share
     saved = replayed.part_in_words if likely is None else f"{100 * likely:.1f} %"
     return (
-        f"; a replay of the traced steps without any communication saves {saved}: the host, which the profiler slows, "
-        "may limit them"
+        f"; replaying the traced steps without communication saves only {saved}: the host, slowed by the profiler, may "
+        "be the limit"
     )
 
 

@@ -115,7 +115,9 @@ def _instead(known: LinkRecord | None, why: str, *, interrupted: bool = False) -
         return Outcome(unmeasured=why, interrupted=interrupted)
     old = in_words(age(known.measured, datetime.now().astimezone()))
     when = f"{old} ago" if old else f"at {known.measured or 'an unknown time'}"
-    return Outcome(f"links were measured {when}, and not again: {why}", interrupted=interrupted)
+    return Outcome(
+        f"the links of this run were measured {when}; measuring them again failed: {why}", interrupted=interrupted
+    )
 
 
 def _measure(made: Recording, started: Launch, first: Facts, quiet: bool) -> Outcome:

@@ -128,7 +128,9 @@ def _predicted(whatif: WhatIf, width: int, run: str) -> Iterator[Line]:
         share = percent(whatif.error_share + held_out_share)
         yield from labelled("Bounds", f"Each is lowered by the replay error, {share} of a step.", width)
     if len(bounds) < len(whatif.predictions):
-        yield from labelled("From, to", "Nominal 90 % prediction interval.", width)
+        ranged = any(prediction.is_range for prediction in whatif.predictions)
+        words = "Nominal 90 % prediction interval" + ("; range: too wide to name one step time." if ranged else ".")
+        yield from labelled("From, to", words, width)
     if any("world_size" in predicted.changes for predicted in whatif.predictions):
         words = "Samples of all ranks together: more ranks process more samples per step, on more devices."
         yield from labelled("Per sample", words, width)

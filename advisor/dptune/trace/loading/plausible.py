@@ -131,7 +131,7 @@ def _absurd(name: str, value: object) -> Iterator[str]:
                 )
     elif isinstance(value, list):
         if len(value) > MOST_ENTRIES and is_dataclass(value[0]):
-            yield f"{name} has {len(value):,} entries; at most {MOST_ENTRIES:,} are read"
+            yield f"{name} has {len(value):,} entries; the limit is {MOST_ENTRIES:,}"
         for at, item in enumerate(value):
             yield from _absurd(f"{name}[{at}]", item)
     elif isinstance(value, (int, float)) and (isinstance(value, int) or isfinite(value)):
