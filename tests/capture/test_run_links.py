@@ -176,12 +176,14 @@ def test_old_ones_stay_where_they_cannot_be_measured(
 
     (made.folder / "links.json").unlink()
     form.write(made.folder.parent / "links.json", beside(made, hours=50))
-    said = "links were measured 2 days ago, and not again: rank 1: RuntimeError: no route to host"
+    said = "the links of this run were measured 2 days ago; measuring them again failed: "
+    said += "rank 1: RuntimeError: no route to host"
     assert run_links.find(made, started, quiet=True).lines == [said]
     assert not (made.folder / "links.json").exists()
     monkeypatch.setattr(run_links, "_all_here", lambda *_: False)  # on several hosts
     (line,) = run_links.find(made, started, quiet=True).lines
-    assert line.startswith("links were measured 2 days ago, and not again: not all ranks are known to have run on this")
+    said = "the links of this run were measured 2 days ago; measuring them again failed: not all ranks are known to "
+    assert line.startswith(f"{said}have run on this")
     assert line.endswith("measure them with `dptune links` on the same hosts")
 
 
