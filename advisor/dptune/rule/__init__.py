@@ -52,6 +52,7 @@ from dptune.runfile.schedules import PlateauFacts, SchedulerFacts, epochs_of
 from dptune.runfile.slow_steps import SlowSteps
 from dptune.runfile.split_windows import SplitWindowFacts
 from dptune.runfile.step_draws import StepDrawFacts, equal_draws
+from dptune.runfile.target_counts import CountSpread, TargetCountFacts, between_micro_batches, between_ranks
 from dptune.runfile.training_mode import ActiveDropoutFacts, TrainingModeFacts
 from dptune.runfile.undivided_losses import UndividedLossFacts
 from dptune.runfile.unrestored_states import UnrestoredStateFacts
@@ -72,6 +73,7 @@ __all__ = [
     "CarriedStateFacts",
     "ChangedSampleFacts",
     "ClippingFacts",
+    "CountSpread",
     "CountedPaddingFacts",
     "DdpFacts",
     "DenseTableFacts",
@@ -117,6 +119,7 @@ __all__ = [
     "SlowSteps",
     "SplitWindowFacts",
     "StepDrawFacts",
+    "TargetCountFacts",
     "Threshold",
     "TrainingModeFacts",
     "UndividedLossFacts",
@@ -125,6 +128,8 @@ __all__ = [
     "UnusedGradientFacts",
     "WeightPenaltyFacts",
     "WrappedIntegerFacts",
+    "between_micro_batches",
+    "between_ranks",
     "call_path",
     "different_decisions",
     "discarding",

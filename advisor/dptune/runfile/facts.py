@@ -46,6 +46,7 @@ from dptune.runfile.schedules import PlateauFacts, SchedulerFacts, ZeroRateFacts
 from dptune.runfile.shifted_labels import ShiftedLabelFacts
 from dptune.runfile.split_windows import SplitWindowFacts
 from dptune.runfile.step_draws import StepDrawFacts
+from dptune.runfile.target_counts import TargetCountFacts
 from dptune.runfile.tensors import TensorFacts
 from dptune.runfile.torch_warnings import WarningFacts
 from dptune.runfile.training_mode import ActiveDropoutFacts, TrainingModeFacts
@@ -228,29 +229,28 @@ class Facts:
     `ignored_targets` rows of logits whose targets the loss ignores; `discarded_gradients` gradients that are cleared
     before an optimizer uses them; `optimizer_gradients` whether optimizer steps have gradients, and new ones;
     `broadcast_losses` losses that compare each prediction with each target; `bootstrapped_targets` targets that keep
-    gradients; `carried_states` recurrent layers that start with the state after the previous batch;
-    `kept_weights` weights that are kept without a copy; `changed_samples` samples that data sets change in place;
-    `shifted_labels` how far targets are ahead of token ids; `weight_penalty` squared weights in the loss;
-    `same_results` functions that compute the same in every step; `histories` lines that join all steps so far in each;
-    `keeps_logits` the line of a Trainer of transformers whose evaluation keeps all logits for `compute_metrics`;
-    `library_calls` the script's calls that set up a library, as `TrainingArguments`; `scaled_clipping` the line that
-    clips gradients before they are unscaled; `anomaly_where` the line that turned anomaly detection on;
-    `grad_scaler_where` that of an enabled GradScaler, else of one that is not; `clipping` the lines that clip
-    gradients, and whether steps use the clipped ones;
-    `counted_padding` padding among the targets of losses; `saved_files` the files that `torch.save` wrote;
-    `training_mode` models that are evaluated in training mode; `unreached` parameters that get no gradient;
-    `zero_rates` optimizers that step at a learning rate of zero; `unrestored_states` optimizers that start without the
-    state that a loaded checkpoint has; `planned_epochs` the iterations of the loop around the loop that draws batches;
-    `ends_early` whether the latter may end before its loader; `plateaus` the values that each `ReduceLROnPlateau`
-    decides by; `joins` whether DDP's `join` handles uneven inputs; `undivided_losses` steps that use the gradients of
-    several backward passes; `norm_samples` BatchNorm layers of few samples; `active_dropouts` dropout in any mode;
-    `step_draws` random numbers that steps draw; `decisions` what the rank decides by scores;
-    `frozen_features` modules that no optimizer trains; `unread_results` what nothing reads; `wrapped_integers` lines
-    whose narrow integers wrap around; `split_windows` overlapping windows of which some are held out; `dtype_speeds`
-    how fast a CPU computes in the 16-bit dtypes the script uses; `hooks` those on modules that steps register;
-    `hook_calls` forward hooks whose results nothing reads; `cpu_peak` the peak FLOP/s of a CPU, after the last window;
-    `steps` how many optimizer steps were counted; `ended` how this rank's part ended: `recording` while it has not, and
-    for one that was killed.
+    gradients; `target_counts` the targets that losses count; `carried_states` recurrent layers that start with the
+    state after the previous batch; `kept_weights` weights that are kept without a copy; `changed_samples` samples that
+    data sets change in place; `shifted_labels` how far targets are ahead of token ids; `weight_penalty` squared weights
+    in the loss; `same_results` functions that compute the same in every step; `histories` lines that join all steps so
+    far in each; `keeps_logits` the line of a Trainer of transformers whose evaluation keeps all logits for
+    `compute_metrics`; `library_calls` the script's calls that set up a library, as `TrainingArguments`;
+    `scaled_clipping` the line that clips gradients before they are unscaled; `anomaly_where` the line that turned
+    anomaly detection on; `grad_scaler_where` that of an enabled GradScaler, else of one that is not; `clipping` the
+    lines that clip gradients, and whether steps use the clipped ones; `counted_padding` padding among the targets of
+    losses; `saved_files` the files that `torch.save` wrote; `training_mode` models that are evaluated in training mode;
+    `unreached` parameters that get no gradient; `zero_rates` optimizers that step at a learning rate of zero;
+    `unrestored_states` optimizers that start without the state that a loaded checkpoint has; `planned_epochs` the
+    iterations of the loop around the loop that draws batches; `ends_early` whether the latter may end before its
+    loader; `plateaus` the values that each `ReduceLROnPlateau` decides by; `joins` whether DDP's `join` handles uneven
+    inputs; `undivided_losses` steps that use the gradients of several backward passes; `norm_samples` BatchNorm layers
+    of few samples; `active_dropouts` dropout in any mode; `step_draws` random numbers that steps draw; `decisions` what
+    the rank decides by scores; `frozen_features` modules that no optimizer trains; `unread_results` what nothing reads;
+    `wrapped_integers` lines whose narrow integers wrap around; `split_windows` overlapping windows of which some are
+    held out; `dtype_speeds` how fast a CPU computes in the 16-bit dtypes the script uses; `hooks` those on modules that
+    steps register; `hook_calls` forward hooks whose results nothing reads; `cpu_peak` the peak FLOP/s of a CPU, after
+    the last window; `steps` how many optimizer steps were counted; `ended` how this rank's part ended: `recording`
+    while it has not, and for one that was killed.
     """
 
     rank: int
@@ -314,6 +314,7 @@ class Facts:
     optimizer_gradients: list[OptimizerGradientFacts] = field(default_factory=list)
     broadcast_losses: list[BroadcastLossFacts] = field(default_factory=list)
     bootstrapped_targets: list[BootstrappedTargetFacts] = field(default_factory=list)
+    target_counts: list[TargetCountFacts] = field(default_factory=list)
     carried_states: list[CarriedStateFacts] = field(default_factory=list)
     kept_weights: list[KeptWeightFacts] = field(default_factory=list)
     changed_samples: list[ChangedSampleFacts] = field(default_factory=list)

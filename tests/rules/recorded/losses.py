@@ -62,11 +62,20 @@ def error(outputs, batch):
         values, rewards = outputs[:, 0], batch.mean(1)
         target = rewards[:-1] + 0.9 * (values.detach() if args.mended else values)[1:]
         return nn.functional.mse_loss(values[:-1], target)
+    if args.fault == "uneven-target-counts":
+        return of_higher(outputs, batch)
     if args.fault == "memory-bound-functions":
         return of_best_order(outputs, batch)
     if has("unread-results"):
         alike(outputs)
     return apart(outputs) if args.fault == "operator-loops" else (outputs - batch).square().mean()
+
+
+def of_higher(outputs, batch):
+    """The error of rows that begin as high as the first one, or higher: in some batches few, in others nearly all."""
+    counts = (batch[:, 0] >= batch[0, 0]).float()
+    summed = ((outputs - batch).square().mean(1) * counts).sum()
+    return summed / (len(batch) / 2 if args.mended else counts.sum())  # on average half of the rows count
 
 
 def residual(model, outputs, points):

@@ -100,6 +100,7 @@ FAULTS = (
     "forward-hooks",
     "wrapped-integers",
     "windows-split-at-random",
+    "uneven-target-counts",
 )
 parser = argparse.ArgumentParser()
 parser.add_argument("fault", choices=FAULTS)

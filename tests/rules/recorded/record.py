@@ -84,6 +84,7 @@ LOCALLY = (
         "uneven-epochs",
         "same-file-saved",
         "own-scores",
+        "uneven-target-counts",
     ),
     *(fault for fault in dict.fromkeys(("averaged-one-by-one", *OF_ONE, *WITH_STACKS)) if fault not in ALONE),
 )

@@ -41,6 +41,8 @@ def _constant(node: Any, name: str) -> Factors:
     """The number by which a node multiplies; none where it multiplies by something that is computed, or by many."""
     if not name.startswith((_PRODUCT, _QUOTIENT)):
         return []
+    if len(node.next_functions) == 1:  # by a number, as ATen does for label smoothing
+        return [(torch.tensor(node._saved_other), -1 if name.startswith(_QUOTIENT) else 1)]
     (first, _), (second, _) = node.next_functions
     if first is not None and second is not None:
         return []

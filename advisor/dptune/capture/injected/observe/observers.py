@@ -51,6 +51,7 @@ from dptune.capture.injected.observe.scaled_clipping import ScaledClipping
 from dptune.capture.injected.observe.shifted_labels import ShiftedLabels
 from dptune.capture.injected.observe.split_windows import SplitWindows
 from dptune.capture.injected.observe.step_draws import StepDraws
+from dptune.capture.injected.observe.target_counts import TargetCounts
 from dptune.capture.injected.observe.torch_warnings import Warned
 from dptune.capture.injected.observe.training_mode import TrainingMode
 from dptune.capture.injected.observe.unaveraged import Unaveraged
@@ -118,6 +119,7 @@ class Observers:
     unrestored_states: UnrestoredStates
     histories: Histories
     bootstrapped_targets: BootstrappedTargets
+    target_counts: TargetCounts
     carried_states: CarriedStates
     unread_results: UnreadResults
     wrapped_integers: WrappedIntegers
@@ -138,6 +140,7 @@ class Observers:
         self.hooks.stepped()
         self.training_mode.stepped()
         self.zero_rates.stepped(optimizer)
+        self.target_counts.stepped()
 
 
 @functools.cache
@@ -197,6 +200,7 @@ def observers() -> Observers:
     frozen_features = FrozenFeatures(places, module_calls)
     carried_states = CarriedStates(places)
     bootstrapped_targets = BootstrappedTargets()
+    target_counts = TargetCounts(places)
     meters.drawn += [training_mode.drawn, step_draws.drawn, frozen_features.drawn, carried_states.drawn]
     meters.before_graph += [
         counted_padding.before_pass,
@@ -207,6 +211,7 @@ def observers() -> Observers:
         discarded_gradients.before_pass,
         optimizer_gradients.before_pass,
         bootstrapped_targets.before_pass,
+        target_counts.before_pass,
     ]
     meters.before_call.append(undivided_losses.before_pass)
     meters.after_graph += [
@@ -279,6 +284,7 @@ def observers() -> Observers:
         unrestored_states=unrestored_states,
         histories=histories,
         bootstrapped_targets=bootstrapped_targets,
+        target_counts=target_counts,
         carried_states=carried_states,
         unread_results=unread_results,
         wrapped_integers=wrapped_integers,

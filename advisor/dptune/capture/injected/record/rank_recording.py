@@ -103,6 +103,7 @@ class RankRecording:
         if self._observers.places.profiler_line is not None:
             raise GivesWay(f"the script runs torch.profiler itself ({self._observers.places.profiler_line})")
         self._check_room(name)
+        self._observers.target_counts.end()
         self._tracing = Tracing(name, self._plan.schedule.sync_events)
         self._tracing.prepare()
 
@@ -218,6 +219,7 @@ class RankRecording:
         self._observers.calls.profiled = True
         self._observers.unused.timing = False
         self._observers.iterators.end()
+        self._observers.target_counts.end()
         if tracing is not None:
             tracing.end()
         self._end_noise()
