@@ -43,6 +43,7 @@ from dptune.runfile.row_calls import CellLoopFacts, RowCallsFacts, SliceCallsFac
 from dptune.runfile.same_results import SameResultFacts, UnreadResultFacts
 from dptune.runfile.saved_files import SavedFileFacts
 from dptune.runfile.schedules import PlateauFacts, SchedulerFacts, ZeroRateFacts
+from dptune.runfile.script_profiler import ScriptProfilerFacts
 from dptune.runfile.shifted_labels import ShiftedLabelFacts
 from dptune.runfile.split_windows import SplitWindowFacts
 from dptune.runfile.step_draws import StepDrawFacts
@@ -235,6 +236,7 @@ class Facts:
     `keeps_logits` the line of a Trainer of transformers whose evaluation keeps all logits for `compute_metrics`;
     `library_calls` the script's calls that set up a library, as `TrainingArguments`; `scaled_clipping` the line that
     clips gradients before they are unscaled; `anomaly_where` the line that turned anomaly detection on;
+    `script_profiler` the profiler that the script itself runs;
     `grad_scaler_where` that of an enabled GradScaler, else of one that is not; `clipping` the lines that clip
     gradients, and whether steps use the clipped ones;
     `counted_padding` padding among the targets of losses; `saved_files` the files that `torch.save` wrote;
@@ -331,6 +333,7 @@ class Facts:
     library_calls: list[LibraryCallFacts] = field(default_factory=list)
     hooks: list[RegisteredHookFacts] = field(default_factory=list)
     anomaly_where: str | None = None
+    script_profiler: ScriptProfilerFacts | None = None
     grad_scaler_where: str | None = None
     clipping: list[ClippingFacts] = field(default_factory=list)
     counted_padding: list[CountedPaddingFacts] = field(default_factory=list)
