@@ -585,10 +585,10 @@ def test_a_slow_line_with_a_known_remedy_comes_before_workers(ask, make_measured
     facts = [make_facts(rank=rank, loaders=[slow], device=cpu, windows=[timed(READS, COMPUTES)]) for rank in range(2)]
     (advice,) = ask("DP501", make_measured(device="cpu", input=waiting(0.6, computed_share=1.0)), facts)
     assert advice.title == (
-        "A step waits 60 % of its time for the data loader, 100 % of that in `Images.__getitem__` (data.py:14): make it "
-        "cheaper first (see the change), then use 2 workers (now none)"
+        "A step waits 60 % of its time for the data loader, 100 % of that in `Images.__getitem__` (data.py:14): make "
+        "it cheaper first (see the change), then use 2 workers (now none)"
     )
-    assert [change.then for change in advice.changes][0] == 2
+    assert advice.changes[0].then == 2
     assert advice.remedy.startswith("The comparison reads the whole column for each sample")
 
 
