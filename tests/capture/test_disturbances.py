@@ -104,13 +104,13 @@ def test_a_script_that_starts_a_profiler_in_a_window_is_left_to_it(profile: Call
             theirs.start()
         model(torch.randn(4, 8)).sum().backward()
         optimizer.step()
-        if step >= 3:
-            theirs.step()
+        if step == 3:
+            theirs.stop()
     """
     facts = profile(script, "--continue", *SHORT).facts()
     assert facts.ended == "recording stopped: the script runs torch.profiler itself (train.py:6)"
     theirs = facts.script_profiler
-    assert (theirs.cycle, theirs.repeat, theirs.running) == ([1, 1, 1], 0, True)
+    assert (theirs.where, theirs.cycle, theirs.repeat) == ("train.py:6", [1, 1, 1], 0)
 
 
 @pytest.mark.thorough
