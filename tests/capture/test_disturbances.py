@@ -61,7 +61,56 @@ def test_a_script_that_profiles_itself_is_left_to_it(profile: Callable[..., Run]
     run = profile(script, "--continue", *SHORT)
     assert (run.status, run.out.strip()) == (0, "end")
     assert "the script runs torch.profiler itself (train.py:6)" in run.err
-    assert run.facts().ended == "recording stopped: the script runs torch.profiler itself (train.py:6)"
+    facts = run.facts()
+    assert facts.ended == "recording stopped: the script runs torch.profiler itself (train.py:6)"
+    theirs = facts.script_profiler
+    assert (theirs.where, theirs.cycle, theirs.repeat, theirs.running) == ("train.py:6", [5, 1, 3], 3, True)
+    assert theirs.calls in (theirs.optimizer_steps, theirs.optimizer_steps - 1)
+    assert 0 < theirs.spent_ns < theirs.lasted_ns or not theirs.calls
+
+
+def test_a_script_that_profiled_its_first_steps_is_recorded_afterwards(profile: Callable[..., Run]) -> None:
+    script = """
+    import torch
+    from torch.profiler import profile
+    model = torch.nn.Linear(8, 8)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    def train(steps):
+        for step in range(steps):
+            model(torch.randn(4, 8)).sum().backward()
+            optimizer.step()
+    with profile():
+        train(1)
+    train(60)
+    """
+    facts = profile(script, "--continue", *SHORT).facts()
+    assert facts.ended == "complete"
+    assert facts.window("detailed").trace
+    theirs = facts.script_profiler
+    assert (theirs.where, theirs.cycle, theirs.repeat) == ("train.py:10", None, 0)
+    assert (theirs.running, theirs.optimizer_steps, theirs.calls) == (False, 1, 0)
+
+
+def test_a_script_that_starts_a_profiler_in_a_window_is_left_to_it(profile: Callable[..., Run]) -> None:
+    """Also where it stops again before dptune's own begins: some of the timed steps were slowed."""
+    script = """
+    import torch
+    from torch.profiler import profile, schedule
+    model = torch.nn.Linear(8, 8)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    theirs = profile(schedule=schedule(wait=1, warmup=1, active=1))
+    for step in range(60):
+        if step == 3:
+            theirs.start()
+        model(torch.randn(4, 8)).sum().backward()
+        optimizer.step()
+        if step == 3:
+            theirs.stop()
+    """
+    facts = profile(script, "--continue", *SHORT).facts()
+    assert facts.ended == "recording stopped: the script runs torch.profiler itself (train.py:6)"
+    theirs = facts.script_profiler
+    assert (theirs.where, theirs.cycle, theirs.repeat) == ("train.py:6", [1, 1, 1], 0)
 
 
 @pytest.mark.thorough

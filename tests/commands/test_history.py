@@ -179,6 +179,19 @@ def test_the_commit_is_that_of_the_working_directory(tmp_path: Path) -> None:
     assert checked_out(tmp_path) == f"{commit}+"
 
 
+def test_the_report_of_a_folder_with_one_run_is_that_of_the_run(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It names the run folder, which `dptune verify` needs."""
+    (runs / "latest").unlink()
+    run = sorted(each.parent for each in runs.glob("*/run.json"))[0]
+    (runs.parent / "alone").mkdir()
+    run = run.rename(runs.parent / "alone" / run.name)
+    assert main(["report", str(run), "--no-cache", "--full"]) == 0
+    of_run = capsys.readouterr().out
+    assert str(run) in "".join(line.strip() for line in of_run.splitlines()[:3])
+    assert main(["report", str(run.parent), "--no-cache", "--full"]) == 0
+    assert capsys.readouterr().out == of_run
+
+
 def test_the_report_of_a_folder_of_recordings_lists_them(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Without the record of the latest, which is read where it is there."""
     (runs / "latest").unlink()

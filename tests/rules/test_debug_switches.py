@@ -1,6 +1,7 @@
 import pytest
 
 from dptune.measured import MemoryFigures
+from dptune.runfile.script_profiler import ScriptProfilerFacts
 
 
 def test_switches_of_any_rank(ask, make_measured, make_facts):
@@ -53,3 +54,47 @@ def test_what_memory_calls_cost_is_bounded_by_the_idle_time_in_them(ask, hand_ma
         (0.5, "of the traced steps"),
         (pytest.approx(idle), "of the traced steps"),
     ]
+
+
+def profiler(**changed):
+    """Cycles of 12 steps that go on, after 25 steps."""
+    facts = {"cycle": [10, 1, 1], "repeat": 0, "optimizer_steps": 25, "calls": 24, "spent_ns": 300, "lasted_ns": 1000}
+    return ScriptProfilerFacts("train.py:6", **{"running": True} | facts | changed)
+
+
+def test_a_profiler_of_the_script_that_goes_on(ask, make_measured, make_facts):
+    (advice,) = ask("DP605", make_measured(), [make_facts(), make_facts(rank=1, script_profiler=profiler())])
+    assert advice.title == (
+        "The script's own profiler records 1 of every 12 steps, all through training (train.py:6): leave it out"
+    )
+    assert advice.remedy == (
+        "Leave the profiler (train.py:6) out of training, or let it record one cycle: `schedule(wait=10, warmup=1, "
+        "active=1, repeat=1)`. Then record again."
+    )
+    assert [(each.label, each.value) for each in advice.evidence] == [
+        ("started at", "train.py:6"),
+        ("optimizer steps while it ran", 25),
+        ("in its `step`, which starts, stops and processes cycles", 0.3),
+    ]
+
+
+def test_a_profiler_without_a_schedule_records_every_step(ask, make_measured, make_facts):
+    left_on = profiler(cycle=None, optimizer_steps=20, calls=0, lasted_ns=0)
+    (advice,) = ask("DP605", make_measured(), [make_facts(script_profiler=left_on)])
+    assert "records every step, all through training" in advice.title
+    assert len(advice.evidence) == 2
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"repeat": 1},
+        {"repeat": 3},
+        {"repeat": None},  # a schedule of the script's own
+        {"running": False},
+        {"calls": 11},  # its first cycle has not ended
+        {"cycle": None, "optimizer_steps": 19},
+    ],
+)
+def test_quiet_where_the_profiler_ends_or_may_end(ask, make_measured, make_facts, changed):
+    assert ask("DP605", make_measured(), [make_facts(script_profiler=profiler(**changed))]) == []

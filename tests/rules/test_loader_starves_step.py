@@ -579,6 +579,19 @@ def test_a_slow_function_is_what_to_change_where_workers_cannot_keep_up(
     )
 
 
+def test_a_slow_line_with_a_known_remedy_comes_before_workers(ask, make_measured, make_facts):
+    cpu = DeviceFacts("cpu", cores=6, usable_cores=6, torch_threads=1)
+    slow = loader(costly_lines={"data.py:14": "mask"})
+    facts = [make_facts(rank=rank, loaders=[slow], device=cpu, windows=[timed(READS, COMPUTES)]) for rank in range(2)]
+    (advice,) = ask("DP501", make_measured(device="cpu", input=waiting(0.6, computed_share=1.0)), facts)
+    assert advice.title == (
+        "A step waits 60 % of its time for the data loader, 100 % of that in `Images.__getitem__` (data.py:14): make "
+        "it cheaper first (see the change), then use 2 workers (now none)"
+    )
+    assert advice.changes[0].then == 2
+    assert advice.remedy.startswith("The comparison reads the whole column for each sample")
+
+
 def test_workers_with_a_prediction_stay_the_remedy(ask, make_measured, make_facts, predict):
     cpu = DeviceFacts("cpu", cores=4, usable_cores=4, torch_threads=1)
     facts = [make_facts(rank=rank, loaders=[loader()], device=cpu, windows=[timed(READS)]) for rank in range(2)]

@@ -113,9 +113,10 @@ def test_recordings_beside_traces_are_named(folder):
     assert found(folder) == ({0, 1}, [("runs-left-out", "info", note)])
     for path in folder.glob("*.json"):
         path.unlink()
-    with pytest.raises(RunError, match=r"holds 1 run$") as error:
-        load([folder])
-    assert error.value.hint == f"pass it: {folder / 'recorded'}"
+    read = load([folder])
+    assert read.sources == [str(folder / "recorded")]
+    only = "read run/recorded: it is the only run in the folder"
+    assert [(one.code, one.text) for one in read.findings] == [("run-in-folder", only)]
 
 
 @pytest.mark.parametrize(

@@ -133,7 +133,7 @@ def why_not_asked(rule: Rule, trust: Trust, *, recorded: bool = True) -> str:
     On traces that dptune did not record, rules that judge no times need no steps either.
     """
     if rule.kind != "time":
-        needless = OF_TIMES if recorded else OF_TIMES | _OF_STEPS
+        needless = OF_TIMES if recorded and not rule.asked_without_steps else OF_TIMES | _OF_STEPS
         lacking = [finding for finding in trust.findings if finding.level == "unjudgeable"]
         return "" if all(finding.code in needless for finding in lacking) else _first(trust)
     if trust.level == "unjudgeable" and not (rule.asked_when_busy and only_times(trust)):

@@ -4,8 +4,8 @@ PATH is a run folder of `dptune profile`, one trace, several traces, a folder of
 or commit of a recording in ./dptune-runs (`dptune history` lists both; the start of a name is enough). An existing path
 takes precedence. Without PATH, the latest recording is read. A terminal gets the full-screen report; a pipe or a file
 gets the first screen as text, with --full the whole report, with --section one part of it. Partial data is reported and
-marked as partial. A folder of several recordings is listed. Several recordings at once are an error, unless they are
-the folders of several nodes of one run.
+marked as partial. Of a folder with one recording, that is read; a folder of several is listed. Several recordings at
+once are an error, unless they are the folders of several nodes of one run.
 
 PATH may also be dumps of torch's flight recorder (pickle or JSON), or a folder of them, alone or with traces of the
 same job: which rank hangs, whose calls differ, how long calls take. A pickle is read without executing it. Logs of NCCL

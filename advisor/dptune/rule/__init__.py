@@ -49,6 +49,7 @@ from dptune.runfile.row_calls import RowCallsFacts, SliceCallsFacts
 from dptune.runfile.same_results import SameResultFacts, UnreadResultFacts
 from dptune.runfile.saved_files import shared_files
 from dptune.runfile.schedules import PlateauFacts, SchedulerFacts, epochs_of
+from dptune.runfile.script_profiler import ScriptProfilerFacts
 from dptune.runfile.slow_steps import SlowSteps
 from dptune.runfile.split_windows import SplitWindowFacts
 from dptune.runfile.step_draws import StepDrawFacts, equal_draws
@@ -114,6 +115,7 @@ __all__ = [
     "SameResultFacts",
     "SampledShare",
     "SchedulerFacts",
+    "ScriptProfilerFacts",
     "Share",
     "SliceCallsFacts",
     "SlowSteps",

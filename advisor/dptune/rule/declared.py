@@ -24,7 +24,7 @@ class Rule:
     and sees their advice in `RunView.advised`. A rule with `asked_when_busy` also runs where step times are too
     unreliable for advice; `RunView.times_hold` is then False. A rule that `needs` a "recording" judges what only the
     live process has: a trace that dptune did not record can show at most that there is nothing to judge, or, with
-    `also_traces`, some of its findings.
+    `also_traces`, some of its findings. A risk with `asked_without_steps` needs no traced step of a recording.
     """
 
     code: str
@@ -39,3 +39,4 @@ class Rule:
     asked_when_busy: bool = False
     needs: Needs = ""
     also_traces: bool = False
+    asked_without_steps: bool = False

@@ -43,6 +43,7 @@ from dptune.runfile.row_calls import CellLoopFacts, RowCallsFacts, SliceCallsFac
 from dptune.runfile.same_results import SameResultFacts, UnreadResultFacts
 from dptune.runfile.saved_files import SavedFileFacts
 from dptune.runfile.schedules import PlateauFacts, SchedulerFacts, ZeroRateFacts
+from dptune.runfile.script_profiler import ScriptProfilerFacts
 from dptune.runfile.shifted_labels import ShiftedLabelFacts
 from dptune.runfile.split_windows import SplitWindowFacts
 from dptune.runfile.step_draws import StepDrawFacts
@@ -216,29 +217,29 @@ class Facts:
     that were not averaged over the ranks; `variables` those that were set from outside; `refused` the settings that
     were not made or can do nothing here, by the names of knobs, with the reason; `losses` those of the first backward
     passes; `calls` the collectives that the script calls itself, in `calls_steps` steps; `nccl` what its log contains,
-    if one was requested; `averages_models`: whether the script has an object that averages parameters every N
-    steps (local SGD); `warnings` are torch's of data-parallel training; `engine` the library that wraps model and
-    optimizer (`deepspeed`); `iterators` the lines that make iterators of a DataLoader;
-    `kept` the tensors that stay alive from step to step; `tensors` how large those are, by what they are for;
-    `dense_tables` embedding tables with dense gradients, and how many rows a step uses;
-    `left_out` parameters that get gradients and no optimizer holds; `evaluation_mode` models that are updated in
-    evaluation mode; `unaveraged` parameters that DDP does not average; `lost_updates` 16-bit parameters that optimizers
-    leave as they were; `repeated_forward` modules that run again within a step on the same inputs;
-    `row_calls` modules that a loop over a list calls with one row each; `slice_calls` with one slice of a tensor each;
-    `cell_loops` loops over recurrent cells; `probability_losses` losses that are given outputs of the wrong kind;
-    `ignored_targets` rows of logits whose targets the loss ignores; `discarded_gradients` gradients that are cleared
-    before an optimizer uses them; `optimizer_gradients` whether optimizer steps have gradients, and new ones;
-    `broadcast_losses` losses that compare each prediction with each target; `bootstrapped_targets` targets that keep
-    gradients; `target_counts` the targets that losses count; `carried_states` recurrent layers that start with the
-    state after the previous batch; `kept_weights` weights that are kept without a copy; `changed_samples` samples that
-    data sets change in place; `shifted_labels` how far targets are ahead of token ids; `weight_penalty` squared weights
-    in the loss; `same_results` functions that compute the same in every step; `histories` lines that join all steps so
-    far in each; `keeps_logits` the line of a Trainer of transformers whose evaluation keeps all logits for
-    `compute_metrics`; `library_calls` the script's calls that set up a library, as `TrainingArguments`;
-    `scaled_clipping` the line that clips gradients before they are unscaled; `anomaly_where` the line that turned
-    anomaly detection on; `grad_scaler_where` that of an enabled GradScaler, else of one that is not; `clipping` the
-    lines that clip gradients, and whether steps use the clipped ones; `counted_padding` padding among the targets of
-    losses; `saved_files` the files that `torch.save` wrote; `training_mode` models that are evaluated in training mode;
+    if one was requested; `averages_models`: whether the script has an object that averages parameters every N steps
+    (local SGD); `warnings` are torch's of data-parallel training; `engine` the library that wraps model and optimizer
+    (`deepspeed`); `iterators` the lines that make iterators of a DataLoader; `kept` the tensors that stay alive from
+    step to step; `tensors` how large those are, by what they are for; `dense_tables` embedding tables with dense
+    gradients, and how many rows a step uses; `left_out` parameters that get gradients and no optimizer holds;
+    `evaluation_mode` models that are updated in evaluation mode; `unaveraged` parameters that DDP does not average;
+    `lost_updates` 16-bit parameters that optimizers leave as they were; `repeated_forward` modules that run again
+    within a step on the same inputs; `row_calls` modules that a loop over a list calls with one row each; `slice_calls`
+    with one slice of a tensor each; `cell_loops` loops over recurrent cells; `probability_losses` losses that are given
+    outputs of the wrong kind; `ignored_targets` rows of logits whose targets the loss ignores; `discarded_gradients`
+    gradients that are cleared before an optimizer uses them; `optimizer_gradients` whether optimizer steps have
+    gradients, and new ones; `broadcast_losses` losses that compare each prediction with each target;
+    `bootstrapped_targets` targets that keep gradients; `target_counts` the targets that losses count; `carried_states`
+    recurrent layers that start with the state after the previous batch; `kept_weights` weights that are kept without a
+    copy; `changed_samples` samples that data sets change in place; `shifted_labels` how far targets are ahead of token
+    ids; `weight_penalty` squared weights in the loss; `same_results` functions that compute the same in every step;
+    `histories` lines that join all steps so far in each; `keeps_logits` the line of a Trainer of transformers whose
+    evaluation keeps all logits for `compute_metrics`; `library_calls` the script's calls that set up a library, as
+    `TrainingArguments`; `scaled_clipping` the line that clips gradients before they are unscaled; `anomaly_where` the
+    line that turned anomaly detection on; `script_profiler` the profiler that the script itself runs;
+    `grad_scaler_where` that of an enabled GradScaler, else of one that is not; `clipping` the lines that clip
+    gradients, and whether steps use the clipped ones; `counted_padding` padding among the targets of losses;
+    `saved_files` the files that `torch.save` wrote; `training_mode` models that are evaluated in training mode;
     `unreached` parameters that get no gradient; `zero_rates` optimizers that step at a learning rate of zero;
     `unrestored_states` optimizers that start without the state that a loaded checkpoint has; `planned_epochs` the
     iterations of the loop around the loop that draws batches; `ends_early` whether the latter may end before its
@@ -332,6 +333,7 @@ class Facts:
     library_calls: list[LibraryCallFacts] = field(default_factory=list)
     hooks: list[RegisteredHookFacts] = field(default_factory=list)
     anomaly_where: str | None = None
+    script_profiler: ScriptProfilerFacts | None = None
     grad_scaler_where: str | None = None
     clipping: list[ClippingFacts] = field(default_factory=list)
     counted_padding: list[CountedPaddingFacts] = field(default_factory=list)

@@ -3,8 +3,8 @@
 ## What it measures
 
 `CUDA_LAUNCH_BLOCKING`, `TORCH_DISTRIBUTED_DEBUG=DETAIL` and `PYTORCH_NO_CUDA_MEMORY_CACHING` in the environment of the
-ranks, and torch's anomaly detection. Any trace shows two of them by their effect: launches that block until their
-kernel ends, and driver calls that allocate and free each tensor.
+ranks, torch's anomaly detection, and a profiler of the script itself that keeps recording. Any trace shows two of them
+by their effect: launches that block until their kernel ends, and driver calls that allocate and free each tensor.
 
 ## Why it matters
 
@@ -13,9 +13,15 @@ With `CUDA_LAUNCH_BLOCKING` the host waits for every kernel before it launches t
 `PYTORCH_NO_CUDA_MEMORY_CACHING` the driver allocates memory for every tensor. Anomaly detection checks for NaN after
 every operation of a backward pass, and keeps a stack for each operation of the forward pass.
 
+torch.profiler slows the steps that it records, and processes their events after each cycle of its schedule. A schedule
+without `repeat` starts a new cycle until the profiler is stopped; without a schedule it records every step, and keeps
+all events in memory. dptune cannot trace such steps, as two profilers can crash a process: it only times them. Reported
+are schedules that go on after a whole cycle, and profilers without a schedule after 20 optimizer steps.
+
 ## What to change
 
 Remove the variables from the environment, and `torch.autograd.set_detect_anomaly` or `detect_anomaly` from the script.
+Leave the profiler out of training, or let it record one cycle: `schedule(wait=..., warmup=1, active=3, repeat=1)`.
 The trace does not show how much faster steps are without them, except for `PYTORCH_NO_CUDA_MEMORY_CACHING`: the saving
 is at most the time in which the GPU idles while the driver allocates or frees memory. Record again.
 
@@ -26,6 +32,7 @@ is at most the time in which the GPU idles while the driver allocates or frees m
 ## References
 
 - torch.distributed, "Debugging torch.distributed applications": https://pytorch.org/docs/stable/distributed.html
+- torch.profiler, `schedule` and its `repeat`: https://pytorch.org/docs/stable/profiler.html
 - torch.autograd, "Anomaly detection": https://pytorch.org/docs/stable/autograd.html
 - PyTorch, "CUDA environment variables": https://pytorch.org/docs/stable/cuda_environment_variables.html
 """
@@ -35,7 +42,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dptune.advice import Advice, Change, Evidence, impact_of
-from dptune.rule import Rule, RunView, passed_at
+from dptune.rule import Rule, RunView, ScriptProfilerFacts, passed_at
 from dptune_rules.known import known
 
 OFF = {
@@ -53,6 +60,7 @@ WHY = {
 }
 CLASS_NS = "malloc_idle_ns"
 LEAST_STEPS = 3  # of fewer no time is judged
+LEAST_RECORDED = 20  # optimizer steps that a profiler without a schedule recorded: far more than one looks at
 UNCACHED = "PYTORCH_NO_CUDA_MEMORY_CACHING"
 
 RULE = Rule(
@@ -62,6 +70,7 @@ RULE = Rule(
     kind="risk",
     summary="debug options that slow training are enabled",
     since="0.1",
+    asked_without_steps=True,
 )
 
 
@@ -71,6 +80,7 @@ def check(run: RunView) -> Iterator[Advice]:
         for name in run.any_facts("environment").debug_switches:
             yield _costing(run, _seen(name)) if name == UNCACHED else _seen(name)
         return
+    yield from _profiler(run)
     on = {name: value for facts in run.facts for name, value in facts.debug_switches.items()}
     anomaly = any(rank_facts.settings.get("anomaly_mode") for rank_facts in run.facts)
     if not on and not anomaly:
@@ -98,6 +108,54 @@ def check(run: RunView) -> Iterator[Advice]:
         fingerprint=RULE.code,
     )
     yield _costing(run, advice) if UNCACHED in on else advice
+
+
+def _profiler(run: RunView) -> Iterator[Advice]:
+    """The finding on the script's own profiler, where it keeps recording on any rank."""
+    found = next((facts.script_profiler for facts in run.facts if _left_on(facts.script_profiler)), None)
+    if found is None:
+        return
+    where = f" ({found.where})" if found.where else ""
+    if found.cycle:
+        wait, warmup, active = found.cycle
+        records = f"{active} of every {sum(found.cycle)} steps"
+        once = f"`schedule(wait={wait}, warmup={warmup}, active={active}, repeat=1)`"
+    else:
+        records, once = "every step", "`schedule(wait=5, warmup=1, active=3, repeat=1)`, with a `step()` in each step"
+    yield Advice(
+        rule=RULE.code,
+        slug=RULE.name,
+        kind=RULE.kind,
+        impact="medium",
+        title=f"The script's own profiler records {records}, all through training{where}: leave it out",
+        why="Recorded steps take longer, and processing their events takes time after each cycle. dptune cannot trace "
+        "these steps, as two profilers can crash a process.",
+        changes=[],
+        remedy=f"Leave the profiler{where} out of training, or let it record one cycle: {once}. Then record again.",
+        confidence="high",
+        evidence=[
+            *known("started at", found.where),
+            Evidence(label="optimizer steps while it ran", value=found.optimizer_steps),
+            *_cost(found),
+        ],
+        numerics="same",
+        fingerprint=f"{RULE.code}:profiler",
+    )
+
+
+def _left_on(profiler: ScriptProfilerFacts | None) -> bool:
+    """Whether it runs, and nothing ends it before training does."""
+    if profiler is None or not profiler.running or profiler.repeat != 0:
+        return False
+    return profiler.cycles > 0 if profiler.cycle else profiler.optimizer_steps >= LEAST_RECORDED
+
+
+def _cost(found: ScriptProfilerFacts) -> list[Evidence]:
+    if not found.lasted_ns:
+        return []
+    share = found.spent_ns / found.lasted_ns
+    label = "in its `step`, which starts, stops and processes cycles"
+    return [Evidence(label=label, value=share, unit="of the time since it started")]
 
 
 def _turned_on(run: RunView) -> list[Evidence]:

@@ -309,6 +309,9 @@ def check(run: RunView) -> Iterator[Advice]:
         title = f"Make `{culprit.name}` ({culprit.where}) cheaper: a {waits}, {100 * culprit.share:.0f} % of that in "
         title += "this function"
         title += f", and {reason}" if reason else ""
+    elif culprit and instead and then is not None:
+        title = f"A {waits}, {100 * culprit.share:.0f} % of that in `{culprit.name}` ({culprit.where}): make it "
+        title += f"cheaper first (see the change), then {remedy}"
     elif culprit:
         title += f". `{culprit.name}` ({culprit.where}) takes {100 * culprit.share:.0f} % of the wait"
     impact = _impact(run, wait * max(0.0, 1 - handover - sending - receiving))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import codecs
+import contextlib
 import json
 import re
 import shlex
@@ -279,18 +280,33 @@ def record_of(paths: Sequence[str]) -> Path:
 
 
 def recorded(name: str | Path) -> str | Path:
-    """The run folder that a folder of recordings, or its `latest`, stands for; anything else as it is."""
+    """The run folder that a folder of recordings, its `latest`, or a folder with one run alone stands for; anything
+    else as it is.
+    """
     if not str(name):
         raise UsageError(*EMPTY_PATH)
     path = Path(name)
     try:
         if "://" in str(name) or is_run_folder(path):
             return name
+        if path.is_dir() and not (path / LATEST).exists():
+            return _only_run(path)
         runs = path.parent if path.name == LATEST and path.is_file() else path
         found = runs / form.regular(runs / LATEST, _LONGEST_NAME).strip()
         return found if found != runs and is_run_folder(found) else name
     except (OSError, ValueError):  # what cannot be opened is reported where it is read
         return name
+
+
+def _only_run(folder: Path) -> Path:
+    """The run in a folder that holds no other, and no trace; else the folder."""
+    from dptune.trace.places.files import find
+
+    with contextlib.suppress(RunError):
+        files = find([folder])
+        if len(files.run_folders) == 1 and not files.traces:
+            return files.run_folders[0]
+    return folder
 
 
 def latest(runs: Path) -> Path:

@@ -147,7 +147,10 @@ def _folder(folder: Path, found: Files) -> None:
 
 
 def _below(folder: Path, found: Files) -> list[Path]:
-    """The traces in a folder and in those below it, without those of recordings. Raises RunError without any."""
+    """The traces in a folder and in those below it, without those of recordings. Raises RunError without any.
+
+    The only recording of a folder without other traces is found as if it had been named.
+    """
     all_of_it = listed(folder)
     files, links = all_of_it.files, all_of_it.links
     for error in all_of_it.unread:
@@ -157,9 +160,14 @@ def _below(folder: Path, found: Files) -> list[Path]:
     nested = sorted((run for run in runs if not _is_kept_inside(run, runs)), key=str)
     inside = sorted(_traces(folder, files, runs), key=_by_name)
     many = f"{len(nested)} {'run' if len(nested) == 1 else 'runs'}"
+    if len(nested) == 1 and not inside:
+        text = f"read {shown(nested[0])}: it is the only run in the folder"
+        found.findings.append(Finding(code="run-in-folder", level="info", text=text))
+        _folder(nested[0], found)
+        return []
     if nested and not inside:
-        named = f"pass {'it:' if len(nested) == 1 else 'one of them:'} {nested[-1]}"
-        if len(nested) > 1 and not isinstance(folder, Remote):
+        named = f"pass one of them: {nested[-1]}"
+        if not isinstance(folder, Remote):
             raise SeveralRunsError(f"{folder} holds {many}", f"{named}; `dptune history {folder}` lists them")
         raise RunError(f"{folder} holds {many}", named)
     if not inside:

@@ -120,6 +120,7 @@ def gather(facts: Facts, observers: Observers) -> None:
         "library_calls": observers.library_calls.facts,
         "scaled_clipping": observers.scaled_clipping.facts,
         "hooks": observers.hooks.facts,
+        "script_profiler": observers.script_profilers.facts,
         "anomaly_where": lambda: observers.anomaly.where,
         "keeps_logits": lambda: _keeps_logits(places),
         "unaveraged": lambda: observers.unaveraged.facts() or facts.unaveraged,

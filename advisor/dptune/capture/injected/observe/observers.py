@@ -48,6 +48,7 @@ from dptune.capture.injected.observe.repeated_forward import RepeatedForward
 from dptune.capture.injected.observe.same_results import SameResults
 from dptune.capture.injected.observe.saved_files import SavedFiles
 from dptune.capture.injected.observe.scaled_clipping import ScaledClipping
+from dptune.capture.injected.observe.script_profilers import ScriptProfilers
 from dptune.capture.injected.observe.shifted_labels import ShiftedLabels
 from dptune.capture.injected.observe.split_windows import SplitWindows
 from dptune.capture.injected.observe.step_draws import StepDraws
@@ -100,6 +101,7 @@ class Observers:
     changed_samples: ChangedSamples
     library_calls: LibraryCalls
     anomaly: Anomaly
+    script_profilers: ScriptProfilers
     hooks: RegisteredHooks
     scaled_clipping: ScaledClipping
     optimizer_gradients: OptimizerGradients
@@ -141,6 +143,7 @@ class Observers:
         self.training_mode.stepped()
         self.zero_rates.stepped(optimizer)
         self.target_counts.stepped()
+        self.script_profilers.stepped()
 
 
 @functools.cache
@@ -230,6 +233,8 @@ def observers() -> Observers:
     library_calls.install()
     anomaly = Anomaly()
     anomaly.install()
+    script_profilers = ScriptProfilers()
+    script_profilers.install()
     hooks = RegisteredHooks()
     hooks.install()
     scaled_clipping = ScaledClipping(places)
@@ -265,6 +270,7 @@ def observers() -> Observers:
         changed_samples=changed_samples,
         library_calls=library_calls,
         anomaly=anomaly,
+        script_profilers=script_profilers,
         hooks=hooks,
         scaled_clipping=scaled_clipping,
         optimizer_gradients=optimizer_gradients,

@@ -26,7 +26,6 @@ from torch.amp.grad_scaler import GradScaler
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
-from torch.profiler import profile
 from torch.utils.data import DataLoader
 from torch.utils.data.distributed import DistributedSampler
 
@@ -186,8 +185,6 @@ class Places:
         self._stepped_at: dict[int, tuple[weakref.ref[Any], str | None]] = {}  # schedulers, by identity
         self.engine: str | None = None
         self.sharded: list[tuple[weakref.ref[Any], str | None]] = []  # the state of each call of fully_shard
-        self.profiler_line: str | None = None
-        self.before_profiler: Callable[[], None] = lambda: None
         self.before_group: Callable[[], None] = lambda: None
         self.draws: Counter[int] = Counter()  # batches drawn, by the identity of the sampler they were drawn with
         self.pins: dict[int, bool] = {}  # by the same, whether the iterator puts them into page-locked memory
@@ -198,7 +195,6 @@ class Places:
             self.watch(kind)
         self.watch(DistributedSampler)
         self._watch_autocast()
-        self._watch_profilers()
         self._watch_compile()
         self._watch_schedulers()
         self._watch_groups()
@@ -382,19 +378,6 @@ class Places:
             return begin(*args, **kwargs)
 
         dist.init_process_group = dist.distributed_c10d.init_process_group = watched
-
-    def _watch_profilers(self) -> None:
-        """Two profilers in one process can crash it: dptune's own gives way to the script's."""
-        for kind, method in ((profile, "__init__"), (torch.autograd.profiler.profile, "__enter__")):
-            begin = getattr(kind, method)
-
-            @functools.wraps(begin)
-            def watched(this: Any, *args: Any, begin: Any = begin, **kwargs: Any) -> Any:
-                self.profiler_line = self.profiler_line or users_line(sys._getframe(1)) or "a library"
-                self.before_profiler()
-                return begin(this, *args, **kwargs)
-
-            setattr(kind, method, watched)
 
 
 def function_at(code: CodeType, line: int) -> str:

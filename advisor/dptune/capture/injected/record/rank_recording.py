@@ -40,6 +40,11 @@ class GivesWay(Exception):  # noqa: N818 - the recorder's choice, not an error
     """The recorder stops for a reason that it states."""
 
 
+def runs_profiler(line: str) -> str:
+    """Why the recorder gives way: two profilers in one process can crash it."""
+    return f"the script runs torch.profiler itself ({line})"
+
+
 class RankRecording:
     """Windows are prepared, opened and closed one after another; what is closed is on disk."""
 
@@ -61,6 +66,11 @@ class RankRecording:
     def window(self) -> str | None:
         """The window that is open."""
         return self._window.name if self._window else None
+
+    @property
+    def measures(self) -> bool:
+        """Whether a window is open, or the profiler is set up for one."""
+        return self._window is not None or self._tracing is not None
 
     def claim(self) -> bool:
         """Take this rank's place in the run folder; False where another living process has it.
@@ -100,8 +110,8 @@ class RankRecording:
 
     def prepare(self, name: str) -> None:
         """Let the profiler set itself up for a traced window. Raises GivesWay where it must not or cannot run."""
-        if self._observers.places.profiler_line is not None:
-            raise GivesWay(f"the script runs torch.profiler itself ({self._observers.places.profiler_line})")
+        if line := self._observers.script_profilers.disturbs:
+            raise GivesWay(runs_profiler(line))
         self._check_room(name)
         self._observers.target_counts.end()
         self._tracing = Tracing(name, self._plan.schedule.sync_events)
@@ -109,6 +119,7 @@ class RankRecording:
 
     def open(self, name: str, first_step: int) -> None:
         """Begin a window with the step of that number."""
+        self._observers.script_profilers.opened()
         if not self.facts.windows:
             self._observers.calls.begin(self.facts.steps)
             self._observers.checkpointing.begin()

@@ -21,7 +21,7 @@ from dptune.capture.injected.observe.observers import observers
 from dptune.capture.injected.record.agenda import Agenda
 from dptune.capture.injected.record.live import Live
 from dptune.capture.injected.record.plan import DONE, ENDED, Plan
-from dptune.capture.injected.record.rank_recording import GivesWay, RankRecording
+from dptune.capture.injected.record.rank_recording import GivesWay, RankRecording, runs_profiler
 from dptune.capture.injected.record.step_clock import Clock
 from dptune.capture.injected.record.write_errors import why_not_written
 
@@ -62,14 +62,15 @@ class Recorder:
         """Heed the backward passes, the script's own profilers, and forks."""
         self._observers.meters.before_pass = self._leave_before_pass
         self._observers.meters.after_pass = self._after_pass
-        self._observers.places.before_profiler = lambda: self._guarded(self._give_way)
+        self._observers.script_profilers.before = lambda line: self._guarded(lambda: self._give_way(line))
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=self._disown)
 
     def dismiss(self) -> None:
         """Heed nothing any more."""
-        meters, places = self._observers.meters, self._observers.places
-        meters.before_pass = meters.after_pass = places.before_profiler = lambda: None
+        meters = self._observers.meters
+        meters.before_pass = meters.after_pass = lambda: None
+        self._observers.script_profilers.before = lambda line: None
 
     def tick(self, skipped: bool = False) -> None:
         """A step has ended."""
@@ -224,11 +225,11 @@ class Recorder:
             with contextlib.suppress(Exception):
                 take.put_down(ended)
 
-    def _give_way(self) -> None:
-        """The script starts a profiler of its own."""
-        if self._take is not None:
+    def _give_way(self, line: str) -> None:
+        """The script makes or starts a profiler of its own, at that line."""
+        if self._take is not None and self._take.measures:
             self._take.drop()
-            raise GivesWay(f"the script runs torch.profiler itself ({self._observers.places.profiler_line})")
+            raise GivesWay(runs_profiler(line))
 
     def _disown(self) -> None:
         """A forked child of a rank is not that rank: it records nothing, and writes nothing when it ends."""
