@@ -52,6 +52,7 @@ from dptune.runfile.schedules import PlateauFacts, SchedulerFacts, epochs_of
 from dptune.runfile.slow_steps import SlowSteps
 from dptune.runfile.split_windows import SplitWindowFacts
 from dptune.runfile.step_draws import StepDrawFacts, equal_draws
+from dptune.runfile.step_values import DifferentWeights, different_weights
 from dptune.runfile.training_mode import ActiveDropoutFacts, TrainingModeFacts
 from dptune.runfile.undivided_losses import UndividedLossFacts
 from dptune.runfile.unrestored_states import UnrestoredStateFacts
@@ -76,6 +77,7 @@ __all__ = [
     "DdpFacts",
     "DenseTableFacts",
     "DifferentDecision",
+    "DifferentWeights",
     "DiscardedGradientFacts",
     "EqualGenerators",
     "EvaluationModeFacts",
@@ -127,6 +129,7 @@ __all__ = [
     "WrappedIntegerFacts",
     "call_path",
     "different_decisions",
+    "different_weights",
     "discarding",
     "epochs_of",
     "equal_draws",

@@ -46,6 +46,7 @@ from dptune.runfile.schedules import PlateauFacts, SchedulerFacts, ZeroRateFacts
 from dptune.runfile.shifted_labels import ShiftedLabelFacts
 from dptune.runfile.split_windows import SplitWindowFacts
 from dptune.runfile.step_draws import StepDrawFacts
+from dptune.runfile.step_values import StepValueFacts
 from dptune.runfile.tensors import TensorFacts
 from dptune.runfile.torch_warnings import WarningFacts
 from dptune.runfile.training_mode import ActiveDropoutFacts, TrainingModeFacts
@@ -215,11 +216,11 @@ class Facts:
     that were not averaged over the ranks; `variables` those that were set from outside; `refused` the settings that
     were not made or can do nothing here, by the names of knobs, with the reason; `losses` those of the first backward
     passes; `calls` the collectives that the script calls itself, in `calls_steps` steps; `nccl` what its log contains,
-    if one was requested; `averages_models`: whether the script has an object that averages parameters every N
-    steps (local SGD); `warnings` are torch's of data-parallel training; `engine` the library that wraps model and
-    optimizer (`deepspeed`); `iterators` the lines that make iterators of a DataLoader;
-    `kept` the tensors that stay alive from step to step; `tensors` how large those are, by what they are for;
-    `dense_tables` embedding tables with dense gradients, and how many rows a step uses;
+    if one was requested; `averages_models`: whether the script has an object that averages parameters every N steps
+    (local SGD); `warnings` are torch's of data-parallel training; `engine` the library that wraps model and optimizer
+    (`deepspeed`); `iterators` the lines that make iterators of a DataLoader; `kept` the tensors that stay alive from
+    step to step; `tensors` how large those are, by what they are for; `dense_tables` embedding tables with dense
+    gradients, and how many rows a step uses;
     `left_out` parameters that get gradients and no optimizer holds; `evaluation_mode` models that are updated in
     evaluation mode; `unaveraged` parameters that DDP does not average; `lost_updates` 16-bit parameters that optimizers
     leave as they were; `repeated_forward` modules that run again within a step on the same inputs;
@@ -236,7 +237,7 @@ class Facts:
     `library_calls` the script's calls that set up a library, as `TrainingArguments`; `scaled_clipping` the line that
     clips gradients before they are unscaled; `anomaly_where` the line that turned anomaly detection on;
     `grad_scaler_where` that of an enabled GradScaler, else of one that is not; `clipping` the lines that clip
-    gradients, and whether steps use the clipped ones;
+    gradients, and whether steps use the clipped ones; `step_values` what ranks compare of a step;
     `counted_padding` padding among the targets of losses; `saved_files` the files that `torch.save` wrote;
     `training_mode` models that are evaluated in training mode; `unreached` parameters that get no gradient;
     `zero_rates` optimizers that step at a learning rate of zero; `unrestored_states` optimizers that start without the
@@ -249,8 +250,7 @@ class Facts:
     whose narrow integers wrap around; `split_windows` overlapping windows of which some are held out; `dtype_speeds`
     how fast a CPU computes in the 16-bit dtypes the script uses; `hooks` those on modules that steps register;
     `hook_calls` forward hooks whose results nothing reads; `cpu_peak` the peak FLOP/s of a CPU, after the last window;
-    `steps` how many optimizer steps were counted; `ended` how this rank's part ended: `recording` while it has not, and
-    for one that was killed.
+    `steps` how many optimizer steps were counted; `ended` how this rank's part ended, else `recording`.
     """
 
     rank: int
@@ -327,6 +327,7 @@ class Facts:
     hook_calls: list[HookCallFacts] = field(default_factory=list)
     split_windows: list[SplitWindowFacts] = field(default_factory=list)
     histories: list[HistoryFacts] = field(default_factory=list)
+    step_values: list[StepValueFacts] = field(default_factory=list)
     keeps_logits: str | None = None
     library_calls: list[LibraryCallFacts] = field(default_factory=list)
     hooks: list[RegisteredHookFacts] = field(default_factory=list)

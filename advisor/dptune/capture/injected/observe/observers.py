@@ -51,6 +51,7 @@ from dptune.capture.injected.observe.scaled_clipping import ScaledClipping
 from dptune.capture.injected.observe.shifted_labels import ShiftedLabels
 from dptune.capture.injected.observe.split_windows import SplitWindows
 from dptune.capture.injected.observe.step_draws import StepDraws
+from dptune.capture.injected.observe.step_values import SampledSteps
 from dptune.capture.injected.observe.torch_warnings import Warned
 from dptune.capture.injected.observe.training_mode import TrainingMode
 from dptune.capture.injected.observe.unaveraged import Unaveraged
@@ -123,6 +124,7 @@ class Observers:
     wrapped_integers: WrappedIntegers
     hook_calls: HookCalls
     split_windows: SplitWindows
+    sampled_steps: SampledSteps
 
     def stepped(self, optimizer: Any) -> None:
         """An optimizer has made a step."""
@@ -284,4 +286,5 @@ def observers() -> Observers:
         wrapped_integers=wrapped_integers,
         hook_calls=hook_calls,
         split_windows=split_windows,
+        sampled_steps=SampledSteps(places),
     )
