@@ -150,6 +150,7 @@ EXPERTS = {
 }
 # A second fault of one rule.
 SECOND = {"same-order", "periodic-steps", "kept-outputs", "written-optimizer", "repeated-rows", "sharded-micro-batches"}
+SECOND.add("different-weights")
 # Further faults of a rule that is in the table, and another rule that must not take them for its own.
 BESIDE = {"gathered-for-logging": ("DP105", "DP204"), "metrics-reduced": ("DP105", "DP103")}
 QUIET = {  # and nothing to mend
@@ -264,6 +265,14 @@ def test_rows_that_a_module_computes_again():
     (advice,) = [one for one in told(RUNS / "repeated-rows").advice if one.rule == "DP612"]
     assert advice.title.startswith("`rows` computes each row of its input 6 times (train.py:")
     assert "DP612" in told(RUNS / "repeated-rows-mended").quiet
+
+
+def test_gradients_that_are_averaged_for_different_weights():
+    (advice,) = [one for one in told(RUNS / "different-weights").advice if one.kind == "risk"]
+    assert advice.rule == "DP108"
+    assert advice.title.startswith("2 ranks apply the same gradients to different weights: ")
+    assert "AdamW (train.py:" in advice.title
+    assert "DP108" in told(RUNS / "different-weights-mended").quiet
 
 
 def test_the_line_that_collects_garbage():

@@ -53,6 +53,7 @@ from dptune.runfile.script_profiler import ScriptProfilerFacts
 from dptune.runfile.slow_steps import SlowSteps
 from dptune.runfile.split_windows import SplitWindowFacts
 from dptune.runfile.step_draws import StepDrawFacts, equal_draws
+from dptune.runfile.step_values import DifferentWeights, different_weights
 from dptune.runfile.target_counts import CountSpread, TargetCountFacts, between_micro_batches, between_ranks
 from dptune.runfile.training_mode import ActiveDropoutFacts, TrainingModeFacts
 from dptune.runfile.undivided_losses import UndividedLossFacts
@@ -79,6 +80,7 @@ __all__ = [
     "DdpFacts",
     "DenseTableFacts",
     "DifferentDecision",
+    "DifferentWeights",
     "DiscardedGradientFacts",
     "EqualGenerators",
     "EvaluationModeFacts",
@@ -134,6 +136,7 @@ __all__ = [
     "between_ranks",
     "call_path",
     "different_decisions",
+    "different_weights",
     "discarding",
     "epochs_of",
     "equal_draws",

@@ -47,6 +47,7 @@ from dptune.runfile.script_profiler import ScriptProfilerFacts
 from dptune.runfile.shifted_labels import ShiftedLabelFacts
 from dptune.runfile.split_windows import SplitWindowFacts
 from dptune.runfile.step_draws import StepDrawFacts
+from dptune.runfile.step_values import StepValueFacts
 from dptune.runfile.target_counts import TargetCountFacts
 from dptune.runfile.tensors import TensorFacts
 from dptune.runfile.torch_warnings import WarningFacts
@@ -238,20 +239,20 @@ class Facts:
     `TrainingArguments`; `scaled_clipping` the line that clips gradients before they are unscaled; `anomaly_where` the
     line that turned anomaly detection on; `script_profiler` the profiler that the script itself runs;
     `grad_scaler_where` that of an enabled GradScaler, else of one that is not; `clipping` the lines that clip
-    gradients, and whether steps use the clipped ones; `counted_padding` padding among the targets of losses;
-    `saved_files` the files that `torch.save` wrote; `training_mode` models that are evaluated in training mode;
-    `unreached` parameters that get no gradient; `zero_rates` optimizers that step at a learning rate of zero;
-    `unrestored_states` optimizers that start without the state that a loaded checkpoint has; `planned_epochs` the
-    iterations of the loop around the loop that draws batches; `ends_early` whether the latter may end before its
-    loader; `plateaus` the values that each `ReduceLROnPlateau` decides by; `joins` whether DDP's `join` handles uneven
-    inputs; `undivided_losses` steps that use the gradients of several backward passes; `norm_samples` BatchNorm layers
-    of few samples; `active_dropouts` dropout in any mode; `step_draws` random numbers that steps draw; `decisions` what
-    the rank decides by scores; `frozen_features` modules that no optimizer trains; `unread_results` what nothing reads;
-    `wrapped_integers` lines whose narrow integers wrap around; `split_windows` overlapping windows of which some are
-    held out; `dtype_speeds` how fast a CPU computes in the 16-bit dtypes the script uses; `hooks` those on modules that
-    steps register; `hook_calls` forward hooks whose results nothing reads; `cpu_peak` the peak FLOP/s of a CPU, after
-    the last window; `steps` how many optimizer steps were counted; `ended` how this rank's part ended: `recording`
-    while it has not, and for one that was killed.
+    gradients, and whether steps use the clipped ones; `step_values` what ranks compare of a step; `counted_padding`
+    padding among the targets of losses; `saved_files` the files that `torch.save` wrote; `training_mode` models that
+    are evaluated in training mode; `unreached` parameters that get no gradient; `zero_rates` optimizers that step at a
+    learning rate of zero; `unrestored_states` optimizers that start without the state that a loaded checkpoint has;
+    `planned_epochs` the iterations of the loop around the loop that draws batches; `ends_early` whether the latter may
+    end before its loader; `plateaus` the values that each `ReduceLROnPlateau` decides by; `joins` whether DDP's `join`
+    handles uneven inputs; `undivided_losses` steps that use the gradients of several backward passes; `norm_samples`
+    BatchNorm layers of few samples; `active_dropouts` dropout in any mode; `step_draws` random numbers that steps draw;
+    `decisions` what the rank decides by scores; `frozen_features` modules that no optimizer trains; `unread_results`
+    what nothing reads; `wrapped_integers` lines whose narrow integers wrap around; `split_windows` overlapping windows
+    of which some are held out; `dtype_speeds` how fast a CPU computes in the 16-bit dtypes the script uses; `hooks`
+    those on modules that steps register; `hook_calls` forward hooks whose results nothing reads; `cpu_peak` the peak
+    FLOP/s of a CPU, after the last window; `steps` how many optimizer steps were counted; `ended` how this rank's part
+    ended: `recording` while it has not, and for one that was killed.
     """
 
     rank: int
@@ -329,6 +330,7 @@ class Facts:
     hook_calls: list[HookCallFacts] = field(default_factory=list)
     split_windows: list[SplitWindowFacts] = field(default_factory=list)
     histories: list[HistoryFacts] = field(default_factory=list)
+    step_values: list[StepValueFacts] = field(default_factory=list)
     keeps_logits: str | None = None
     library_calls: list[LibraryCallFacts] = field(default_factory=list)
     hooks: list[RegisteredHookFacts] = field(default_factory=list)

@@ -304,6 +304,27 @@ def record_correlations(model):
         layer.register_forward_hook(record)
 
 
+def seed_by_rank(model):
+    """Other weights on each rank; `mended`: those of rank 0 on all of them."""
+    torch.manual_seed(1 + dist.get_rank())
+    for part in model:
+        if isinstance(part, nn.Linear):
+            part.reset_parameters()
+    torch.manual_seed(0)
+    if args.mended:
+        for parameter in model.parameters():
+            dist.broadcast(parameter.data, src=0)
+
+
+def average_gradients(model):
+    """Over all ranks, in one message."""
+    gradients = [parameter.grad for parameter in model.parameters()]
+    flat = torch.cat([gradient.flatten() for gradient in gradients])
+    dist.all_reduce(flat)
+    pieces = (flat / dist.get_world_size()).split([gradient.numel() for gradient in gradients])
+    torch._foreach_copy_(gradients, [part.view_as(to) for part, to in zip(pieces, gradients, strict=True)])
+
+
 def build_model():
     if args.fault == "broadcast-buffers":  # a table of 4 MB, the same on all ranks
         model = layers(256, 8)

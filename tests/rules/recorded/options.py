@@ -30,6 +30,7 @@ FAULTS = (
     "growing-memory",
     "unsynchronized-gradients",
     "unsynchronized-ranks",
+    "different-weights",
     "checkpointing-without-need",
     "periodic-steps",
     "work-between-steps",

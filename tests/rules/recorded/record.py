@@ -61,7 +61,7 @@ LOCALLY = (
     ),
     *("workers-restart", "same-data", "same-order", "garbage-collection", "unfused-optimizer", "late-rank"),
     *("uneven-ranks", "slow-steps", "oversubscribed-cores", "debug-switches", "growing-memory"),
-    *("unsynchronized-gradients", "unsynchronized-ranks", "checkpointing-without-need"),
+    *("unsynchronized-gradients", "unsynchronized-ranks", "different-weights", "checkpointing-without-need"),
     *("periodic-steps", "work-between-steps", "iterable-dataset", "recompiles"),
     *("unused-gradients", "padded-batches", "small-shard-units", "kept-outputs", "frozen-batch-norm", "dense-tables"),
     *(

@@ -23,7 +23,7 @@ from batches import Rows, accelerator, as_it_is, build_loader, endless
 from epochs import Stopper, resume, train_epochs
 from epochs import evaluate as evaluate_rows
 from losses import best_of, changes, error, lipschitz, residual, reverberate, spread, squares, write
-from models import build_model, pair, record_correlations
+from models import average_gradients, build_model, pair, record_correlations, seed_by_rank
 from options import IDS, args, has
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
@@ -109,6 +109,8 @@ def main():
     model = build_model()
     if has("forward-hooks"):
         record_correlations(model)
+    if args.fault == "different-weights":
+        seed_by_rank(model)
     wide = args.fault in ("rank-placement", "eager-attention", "slice-gradients", "upsampled-convolutions")
     width = model.in_features if wide else next(model.parameters()).shape[-1]
     if has("double-precision"):
@@ -159,7 +161,7 @@ def main():
         fully_shard(model)
     elif args.fault in ("gathered-for-logging", "optimizer-without-gradients"):
         fully_shard(model, mesh=dist.init_device_mesh("cpu", (dist.get_world_size(),)))
-    elif not has("unsynchronized-ranks") and not has("averaged-one-by-one"):
+    elif args.fault != "different-weights" and not has("unsynchronized-ranks") and not has("averaged-one-by-one"):
         model = DistributedDataParallel(model, **keeps)
     if args.fault == "recompiles":
         torch._dynamo.config.recompile_limit = 1000
@@ -268,6 +270,8 @@ def main():
                 for parameter in model.parameters():
                     dist.all_reduce(parameter.grad)
                     parameter.grad /= dist.get_world_size()
+            if args.fault == "different-weights":
+                average_gradients(model)
             if accumulates:
                 step += 1
                 continue

@@ -117,6 +117,7 @@ def gather(facts: Facts, observers: Observers) -> None:
         "wrapped_integers": observers.wrapped_integers.facts,
         "hook_calls": observers.hook_calls.facts,
         "split_windows": lambda: observers.split_windows.facts() or facts.split_windows,
+        "step_values": observers.sampled_steps.facts,
         "library_calls": observers.library_calls.facts,
         "scaled_clipping": observers.scaled_clipping.facts,
         "hooks": observers.hooks.facts,

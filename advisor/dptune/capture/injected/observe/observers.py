@@ -52,6 +52,7 @@ from dptune.capture.injected.observe.script_profilers import ScriptProfilers
 from dptune.capture.injected.observe.shifted_labels import ShiftedLabels
 from dptune.capture.injected.observe.split_windows import SplitWindows
 from dptune.capture.injected.observe.step_draws import StepDraws
+from dptune.capture.injected.observe.step_values import SampledSteps
 from dptune.capture.injected.observe.target_counts import TargetCounts
 from dptune.capture.injected.observe.torch_warnings import Warned
 from dptune.capture.injected.observe.training_mode import TrainingMode
@@ -127,6 +128,7 @@ class Observers:
     wrapped_integers: WrappedIntegers
     hook_calls: HookCalls
     split_windows: SplitWindows
+    sampled_steps: SampledSteps
 
     def stepped(self, optimizer: Any) -> None:
         """An optimizer has made a step."""
@@ -296,4 +298,5 @@ def observers() -> Observers:
         wrapped_integers=wrapped_integers,
         hook_calls=hook_calls,
         split_windows=split_windows,
+        sampled_steps=SampledSteps(places),
     )

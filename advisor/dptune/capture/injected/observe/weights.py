@@ -12,6 +12,7 @@ from dptune.capture.injected.observe import process_rank
 from dptune.capture.injected.observe.places import Places
 
 _TENSORS = 8
+_LAST = 2  # of a new layer behind a pretrained model
 _ELEMENTS = 1 << 20  # of each: a few milliseconds in all, on a CPU
 
 
@@ -22,8 +23,10 @@ def parameter_sums(places: Places) -> list[float]:
         return []
     trained = [parameter for parameter in _trained(places) if _is_whole(parameter)]
     stride = max(1, -(-len(trained) // _TENSORS))
+    indices = range(len(trained))
+    sampled = [trained[at] for at in sorted({*indices[::stride], *indices[-_LAST:]})]
     # one transfer from the device, not one for each
-    sums = [parameter.view(-1)[:_ELEMENTS].sum(dtype=torch.float64) for parameter in trained[::stride]]
+    sums = [parameter.view(-1)[:_ELEMENTS].sum(dtype=torch.float64) for parameter in sampled]
     return [float(total) for total in torch.stack(sums).tolist()] if sums else []
 
 

@@ -140,6 +140,7 @@ class RankRecording:
             self._observers.loss_scaling.end()
             self._observers.same_results.end()
             self._observers.optimizer_gradients.end()
+            self._observers.sampled_steps.end()
             self._observers.clipping.end()
             self._observers.undivided_losses.end()
             self._observers.active_dropouts.end()

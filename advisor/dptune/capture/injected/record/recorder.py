@@ -149,6 +149,7 @@ class Recorder:
         self._observers.loss_scaling.begin()
         self._observers.same_results.begin()
         self._observers.optimizer_gradients.begin()
+        self._observers.sampled_steps.begin()
         self._observers.clipping.begin()
         self._observers.undivided_losses.begin()
         self._observers.active_dropouts.begin()
