@@ -36,6 +36,7 @@ from dptune.runfile.loss_scaling import LossScalingFacts, ScaledClippingFacts
 from dptune.runfile.lost_updates import LostUpdateFacts
 from dptune.runfile.norm_samples import NormSampleFacts
 from dptune.runfile.optimizer_gradients import OptimizerGradientFacts
+from dptune.runfile.policy_ratios import PolicyRatioFacts
 from dptune.runfile.probability_losses import ProbabilityLossFacts
 from dptune.runfile.registered_hooks import RegisteredHookFacts
 from dptune.runfile.repeated_forward import FrozenFeatureFacts, RepeatedForwardFacts
@@ -236,7 +237,7 @@ class Facts:
     `library_calls` the script's calls that set up a library, as `TrainingArguments`; `scaled_clipping` the line that
     clips gradients before they are unscaled; `anomaly_where` the line that turned anomaly detection on;
     `grad_scaler_where` that of an enabled GradScaler, else of one that is not; `clipping` the lines that clip
-    gradients, and whether steps use the clipped ones;
+    gradients, and whether steps use the clipped ones; `policy_ratios` ratios of policies that losses clip;
     `counted_padding` padding among the targets of losses; `saved_files` the files that `torch.save` wrote;
     `training_mode` models that are evaluated in training mode; `unreached` parameters that get no gradient;
     `zero_rates` optimizers that step at a learning rate of zero; `unrestored_states` optimizers that start without the
@@ -249,8 +250,7 @@ class Facts:
     whose narrow integers wrap around; `split_windows` overlapping windows of which some are held out; `dtype_speeds`
     how fast a CPU computes in the 16-bit dtypes the script uses; `hooks` those on modules that steps register;
     `hook_calls` forward hooks whose results nothing reads; `cpu_peak` the peak FLOP/s of a CPU, after the last window;
-    `steps` how many optimizer steps were counted; `ended` how this rank's part ended: `recording` while it has not, and
-    for one that was killed.
+    `steps` how many optimizer steps were counted; `ended` how this rank's part ended: `recording` until it has.
     """
 
     rank: int
@@ -314,6 +314,7 @@ class Facts:
     optimizer_gradients: list[OptimizerGradientFacts] = field(default_factory=list)
     broadcast_losses: list[BroadcastLossFacts] = field(default_factory=list)
     bootstrapped_targets: list[BootstrappedTargetFacts] = field(default_factory=list)
+    policy_ratios: list[PolicyRatioFacts] = field(default_factory=list)
     carried_states: list[CarriedStateFacts] = field(default_factory=list)
     kept_weights: list[KeptWeightFacts] = field(default_factory=list)
     changed_samples: list[ChangedSampleFacts] = field(default_factory=list)

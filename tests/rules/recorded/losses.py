@@ -1,6 +1,7 @@
 """What the script computes of outputs, and of weights: losses, penalties, rankings, generated text."""
 
 import itertools
+import math
 
 import torch
 from options import args, has
@@ -62,11 +63,22 @@ def error(outputs, batch):
         values, rewards = outputs[:, 0], batch.mean(1)
         target = rewards[:-1] + 0.9 * (values.detach() if args.mended else values)[1:]
         return nn.functional.mse_loss(values[:-1], target)
+    if args.fault == "ratio-always-one":
+        return clipped(outputs, batch)
     if args.fault == "memory-bound-functions":
         return of_best_order(outputs, batch)
     if has("unread-results"):
         alike(outputs)
     return apart(outputs) if args.fault == "operator-loops" else (outputs - batch).square().mean()
+
+
+def clipped(outputs, batch):
+    """A policy over two actions of each row: the old one is what it was before the first step, or what it is now."""
+    actions, gains = (batch[:, 0] > 0).long(), batch.mean(1)
+    scores = outputs[:, :2].log_softmax(1).gather(1, actions[:, None])[:, 0]
+    old = torch.full_like(scores, -math.log(2)) if args.mended else scores.detach()
+    ratio = (scores - old).exp()
+    return -torch.min(ratio * gains, ratio.clamp(0.8, 1.2) * gains).mean()
 
 
 def residual(model, outputs, points):

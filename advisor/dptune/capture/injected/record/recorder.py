@@ -142,6 +142,7 @@ class Recorder:
         self._observers.discarded_gradients.begin()
         self._observers.broadcast_losses.begin()
         self._observers.bootstrapped_targets.begin()
+        self._observers.policy_ratios.begin()
         self._observers.shifted_labels.begin()
         self._observers.weight_penalties.begin()
         self._observers.loss_scaling.begin()
