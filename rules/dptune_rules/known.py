@@ -24,6 +24,14 @@ def passed_at(made: DdpFacts | LoaderFacts | OptimizerFacts | SchedulerFacts | N
     return [Evidence(label=f"{name} is passed at", value=line) for name, line in lines.items() if line != made.where]
 
 
+def ratio_stays_one(run: RunView) -> bool:
+    """Whether a policy's old log-probabilities are those of its current weights, as `ratio-always-one` reports.
+
+    A second forward pass of the policy in a step is then the fault, and reusing the first would keep it.
+    """
+    return any(found.stays_one for facts in run.facts for found in facts.policy_ratios)
+
+
 def named_with_class(run: RunView, name: str, at: str) -> bool:
     """Whether `same-results` names this method with its class, in the file of `at`."""
     called = f".{name}` ({at.rpartition(':')[0]}:"

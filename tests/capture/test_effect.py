@@ -7,9 +7,10 @@ import pytest
 from dptune.capture.effect import in_force, without_effect
 from dptune.knobs import KNOBS
 from dptune.runfile.communication import DdpFacts, FsdpFacts
-from dptune.runfile.facts import DeviceFacts, Facts, OptimizerFacts, VariableFacts
+from dptune.runfile.facts import DeviceFacts, Facts, OptimizerFacts
 from dptune.runfile.loader import LoaderFacts
 from dptune.runfile.tensors import TensorFacts
+from dptune.runfile.variables import VariableFacts
 from dptune.runfile.window import Window
 
 FACTS = Facts(

@@ -71,3 +71,55 @@ def test_quiet(ask, make_measured, make_facts):
 def test_traces_alone_do_not_say(ask, make_measured):
     with pytest.raises(Missing):
         ask("DP407", make_measured(), [])
+
+
+@pytest.mark.parametrize(
+    ("applied", "argument", "title", "remedy"),
+    [
+        (
+            "softmax",
+            "input",
+            "The loss kl_div (train.py:30) expects log-probabilities and gets softmax outputs",
+            "Use log_softmax in place of softmax",
+        ),
+        (
+            "layer",
+            "input",
+            "The loss kl_div (train.py:30) expects log-probabilities and gets outputs of a layer",
+            "Apply log_softmax to the logits",
+        ),
+        (
+            "log-probabilities",
+            "target",
+            "The target of kl_div (train.py:30) has log-probabilities and must have probabilities",
+            "Pass log_target=True",
+        ),
+        (
+            "negative values",
+            "target",
+            "The target of kl_div (train.py:30) has negative values and must have probabilities",
+            "Apply softmax to it",
+        ),
+        (
+            "probabilities",
+            "log target",
+            "The target of kl_div (train.py:30) with log_target=True has probabilities and must have log-probabilities",
+            "Leave out log_target=True",
+        ),
+        (
+            "probabilities",
+            "exchanged",
+            "The arguments of kl_div (train.py:30) are exchanged: it expects log-probabilities first, then probabilities",
+            "Pass the log-probabilities first",
+        ),
+    ],
+)
+def test_arguments_of_kl_div(ask, make_measured, make_facts, applied, argument, title, remedy):
+    loss = softmax(applied=applied, loss="kl_div", argument=argument, where=None, classes=None)
+    (advice,) = ask("DP407", make_measured(), [make_facts(probability_losses=[loss])])
+    assert advice.title == title
+    assert advice.remedy.startswith(remedy)
+    assert [(one.label, one.value) for one in advice.evidence] == [
+        ("calls at this line with this fault", 3),
+        ("loss computed at", "train.py:30"),
+    ]

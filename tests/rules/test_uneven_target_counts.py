@@ -27,8 +27,8 @@ def ranks(make_facts, *losses):
 def test_ranks_that_divide_by_their_counts(ask, make_measured, make_facts):
     (advice,) = ask("DP315", make_measured(), ranks(make_facts, loss(SHORT), loss(LONG)))
     assert advice.title == (
-        "Each rank divides its loss by its own number of targets (backward pass at train.py:80): in a step, a target of one rank weighs "
-        "up to 4.0 times as much as one of another"
+        "Each rank divides its loss by its own number of targets (backward pass at train.py:80): in a step, "
+        "a target of one rank weighs up to 4.0 times as much as one of another"
     )
     spread = math.sqrt(((0.6**2 * 2) + (0.5**2 * 2)) / 2)  # of 20 and 80, and of 90 and 30
     assert [found.value for found in advice.evidence] == [round(spread, 3), 3.5, 12, 2]

@@ -41,6 +41,7 @@ from dptune.runfile.memory_growth import MemoryGrowth
 from dptune.runfile.norm_samples import NormSampleFacts
 from dptune.runfile.optimizer_gradients import OptimizerGradientFacts
 from dptune.runfile.padding import PaddingFacts
+from dptune.runfile.policy_ratios import PolicyRatioFacts
 from dptune.runfile.probability_losses import ProbabilityLossFacts
 from dptune.runfile.registered_hooks import RegisteredHookFacts, left_by_steps
 from dptune.runfile.removed import Share
@@ -104,6 +105,7 @@ __all__ = [
     "OptimizerGradientFacts",
     "PaddingFacts",
     "PlateauFacts",
+    "PolicyRatioFacts",
     "Predictor",
     "PreparingFacts",
     "ProbabilityLossFacts",

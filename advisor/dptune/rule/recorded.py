@@ -370,6 +370,7 @@ WORDS = {  # what a trace lacks, by the names of facts that rules ask for
     "unrestored_states": "whether optimizers start with the state of a checkpoint",
     "bootstrapped_targets": "whether gradients flow through targets",
     "target_counts": "how many targets each loss counts",
+    "policy_ratios": "how far updates change a policy",
     "carried_states": "whether recurrent layers keep their state from batch to batch",
     "counted_padding": "whether padding counts as a target",
     "training_mode": "whether the model is evaluated in training mode",

@@ -36,6 +36,7 @@ from dptune.runfile.loss_scaling import LossScalingFacts, ScaledClippingFacts
 from dptune.runfile.lost_updates import LostUpdateFacts
 from dptune.runfile.norm_samples import NormSampleFacts
 from dptune.runfile.optimizer_gradients import OptimizerGradientFacts
+from dptune.runfile.policy_ratios import PolicyRatioFacts
 from dptune.runfile.probability_losses import ProbabilityLossFacts
 from dptune.runfile.registered_hooks import RegisteredHookFacts
 from dptune.runfile.repeated_forward import FrozenFeatureFacts, RepeatedForwardFacts
@@ -57,6 +58,7 @@ from dptune.runfile.undivided_losses import UndividedLossFacts
 from dptune.runfile.unreached import UnreachedFacts
 from dptune.runfile.unrestored_states import UnrestoredStateFacts
 from dptune.runfile.unused import RepeatedPassFacts, UnusedGradientFacts
+from dptune.runfile.variables import VariableFacts
 from dptune.runfile.weight_penalties import WeightPenaltyFacts
 from dptune.runfile.window import Window
 from dptune.runfile.wrapped_integers import WrappedIntegerFacts
@@ -197,18 +199,6 @@ class NoiseFacts:
 
 
 @dataclass
-class VariableFacts:
-    """An environment variable that was set from outside, with its value in the script; None where it is not set.
-
-    Secrets in `value` are hidden; `as_asked` compares the whole value.
-    """
-
-    name: str
-    value: str | None = None
-    as_asked: bool = False
-
-
-@dataclass
 class Facts:
     """All facts of one rank.
 
@@ -239,20 +229,20 @@ class Facts:
     `TrainingArguments`; `scaled_clipping` the line that clips gradients before they are unscaled; `anomaly_where` the
     line that turned anomaly detection on; `script_profiler` the profiler that the script itself runs;
     `grad_scaler_where` that of an enabled GradScaler, else of one that is not; `clipping` the lines that clip
-    gradients, and whether steps use the clipped ones; `step_values` what ranks compare of a step; `counted_padding`
-    padding among the targets of losses; `saved_files` the files that `torch.save` wrote; `training_mode` models that
-    are evaluated in training mode; `unreached` parameters that get no gradient; `zero_rates` optimizers that step at a
-    learning rate of zero; `unrestored_states` optimizers that start without the state that a loaded checkpoint has;
-    `planned_epochs` the iterations of the loop around the loop that draws batches; `ends_early` whether the latter may
-    end before its loader; `plateaus` the values that each `ReduceLROnPlateau` decides by; `joins` whether DDP's `join`
-    handles uneven inputs; `undivided_losses` steps that use the gradients of several backward passes; `norm_samples`
-    BatchNorm layers of few samples; `active_dropouts` dropout in any mode; `step_draws` random numbers that steps draw;
-    `decisions` what the rank decides by scores; `frozen_features` modules that no optimizer trains; `unread_results`
-    what nothing reads; `wrapped_integers` lines whose narrow integers wrap around; `split_windows` overlapping windows
-    of which some are held out; `dtype_speeds` how fast a CPU computes in the 16-bit dtypes the script uses; `hooks`
-    those on modules that steps register; `hook_calls` forward hooks whose results nothing reads; `cpu_peak` the peak
-    FLOP/s of a CPU, after the last window; `steps` how many optimizer steps were counted; `ended` how this rank's part
-    ended: `recording` while it has not, and for one that was killed.
+    gradients, and whether steps use the clipped ones; `step_values` what ranks compare of a step; `policy_ratios`
+    ratios of policies that losses clip; `counted_padding` padding among the targets of losses; `saved_files` the files
+    that `torch.save` wrote; `training_mode` models that are evaluated in training mode; `unreached` parameters that get
+    no gradient; `zero_rates` optimizers that step at a learning rate of zero; `unrestored_states` optimizers that start
+    without the state that a loaded checkpoint has; `planned_epochs` the iterations of the loop around the loop that
+    draws batches; `ends_early` whether the latter may end before its loader; `plateaus` the values that each
+    `ReduceLROnPlateau` decides by; `joins` whether DDP's `join` handles uneven inputs; `undivided_losses` steps that
+    use the gradients of several backward passes; `norm_samples` BatchNorm layers of few samples; `active_dropouts`
+    dropout in any mode; `step_draws` random numbers that steps draw; `decisions` what the rank decides by scores;
+    `frozen_features` modules that no optimizer trains; `unread_results` what nothing reads; `wrapped_integers` lines
+    whose narrow integers wrap around; `split_windows` overlapping windows of which some are held out; `dtype_speeds`
+    how fast a CPU computes in the 16-bit dtypes the script uses; `hooks` those on modules that steps register;
+    `hook_calls` forward hooks whose results nothing reads; `cpu_peak` the peak FLOP/s of a CPU, after the last window;
+    `steps` how many optimizer steps were counted; `ended` how this rank's part ended: `recording` until it has.
     """
 
     rank: int
@@ -317,6 +307,7 @@ class Facts:
     broadcast_losses: list[BroadcastLossFacts] = field(default_factory=list)
     bootstrapped_targets: list[BootstrappedTargetFacts] = field(default_factory=list)
     target_counts: list[TargetCountFacts] = field(default_factory=list)
+    policy_ratios: list[PolicyRatioFacts] = field(default_factory=list)
     carried_states: list[CarriedStateFacts] = field(default_factory=list)
     kept_weights: list[KeptWeightFacts] = field(default_factory=list)
     changed_samples: list[ChangedSampleFacts] = field(default_factory=list)

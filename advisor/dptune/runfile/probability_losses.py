@@ -5,6 +5,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+KL_DIV = "kl_div"
+INPUT, TARGET, LOG_TARGET, EXCHANGED = "input", "target", "log target", "exchanged"  # what is of the wrong kind
+
 
 @dataclass
 class ProbabilityLossFacts:
@@ -15,6 +18,10 @@ class ProbabilityLossFacts:
     `loss_where` the line that calls that. An `nll_loss` takes log-probabilities; `applied` is `layer` where it is given
     the outputs of a linear or convolution layer. `classes`: over how many the loss takes its softmax. `passes`: in how
     many of the `passes_seen` backward passes of the warm-up steps.
+
+    A `kl_div` takes log-probabilities and probabilities. `argument` is the argument of the wrong kind: the `input`, the
+    `target`, the `log target` where `log_target=True` is passed, or both, which are `exchanged`. `applied` then also is
+    what it gets: `probabilities`, `log-probabilities` or `negative values`. Its passes are calls at this line.
     """
 
     applied: str
@@ -24,6 +31,7 @@ class ProbabilityLossFacts:
     classes: int | None = None
     passes: int = 0
     passes_seen: int = 0
+    argument: str = INPUT
 
     @property
     def least_loss(self) -> float | None:

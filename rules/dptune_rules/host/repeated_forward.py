@@ -70,6 +70,7 @@ from collections.abc import Iterator, Sequence
 from dptune.advice import Advice, Evidence
 from dptune.rule import RepeatedForwardFacts, Rule, RunView, Threshold
 from dptune_rules.host.frozen_features import fixed_inputs, frozen_features
+from dptune_rules.known import ratio_stays_one
 
 WORTH_SHARE = Threshold("worth_share", 0.05, "impact is medium from here; identical steps differ by about as much")
 NAMED = 3  # lines in a title
@@ -95,7 +96,7 @@ def check(run: RunView) -> Iterator[Advice]:
         forward, backward = run.repeated_share(found)
         share = forward + backward
         impact = run.impact(share, WORTH_SHARE)
-        if impact is None:
+        if impact is None or (_of_old_policy(found) and ratio_stays_one(run)):
             continue
         needed = _unneeded(found)
         yield Advice(
@@ -120,6 +121,11 @@ def check(run: RunView) -> Iterator[Advice]:
             watch=_watch(found),
             fingerprint=f"{RULE.code}:{found.module}{_kind(found)}",
         )
+
+
+def _of_old_policy(found: RepeatedForwardFacts) -> bool:
+    """Whether it may compute the old log-probabilities of a policy."""
+    return (found.trained or found.without_graph) and not found.unused
 
 
 def _unneeded(found: RepeatedForwardFacts) -> str:

@@ -16,7 +16,8 @@ function that calls nothing else counts as a whole, by stack samples, with the P
 Functions that each take less than `worth_share` are reported together.
 
 The same within one step: calls whose inputs are the same as in an earlier call of that step, and whose results agree
-and need no gradient. The first call of each is not counted.
+and need no gradient. The first call of each is not counted. These are left out if DP314 reports that a policy's ratio
+stays 1: its second evaluation is then the fault, and the first one's results are no remedy.
 
 ## Why it matters
 
@@ -59,6 +60,7 @@ from collections.abc import Iterator, Sequence
 from dptune.advice import Advice, Evidence, Saving
 from dptune.rule import Rule, RunView, SameResultFacts, SampledShare, Threshold
 from dptune_rules.call_paths import call_path_evidence
+from dptune_rules.known import ratio_stays_one
 
 WORTH_SHARE = Threshold("worth_share", 0.05, "identical steps differ by about 5 %: less is within this noise")
 
@@ -83,9 +85,10 @@ def check(run: RunView) -> Iterator[Advice]:
     facts = run.any_facts()
     little: list[SameResultFacts] = []
     named = set()
+    by_others = facts.repeated_forward or ratio_stays_one(run)  # repeated-forward names the whole pass
     for found in facts.same_results:
-        if (found.within_step and facts.repeated_forward) or _in_fixed_module(run, found):
-            continue  # repeated-forward names the whole pass
+        if (found.within_step and by_others) or _in_fixed_module(run, found):
+            continue
         share = max(run.same_results_share(found), _whole(run, found))
         if run.impact(share, WORTH_SHARE):
             named.add(_named(found))

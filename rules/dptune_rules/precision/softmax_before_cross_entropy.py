@@ -1,4 +1,4 @@
-"""A loss that expects logits is given probabilities, or `nll_loss` is given anything but log-probabilities.
+"""A loss that expects logits is given probabilities, or `nll_loss` or `kl_div` anything but log-probabilities.
 
 ## What it measures
 
@@ -9,6 +9,13 @@ torch.compile are not seen.
 
 Also an `nll_loss` that takes the result of a softmax, of a sigmoid, or of a linear or convolution layer that nothing
 else reads. It does not take logarithms itself.
+
+Of `kl_div`, the values that each call with gradients gets in two or three warm-up steps. Probabilities are between 0
+and 1, with a sum of 1 within 0.01 over some dimension: 16-bit sums differ by as much. Reported are an input of
+probabilities, of a softmax or of a sigmoid; outputs of a layer, also divided by a temperature, with values above 0; a
+target of log-probabilities, or with several negative values; a target of probabilities with `log_target=True`; and
+exchanged arguments. All calls at a line must have the fault. The default `reduction="mean"`, of which torch warns, only
+scales the divergence, by the number of classes: it is not reported.
 
 ## Why it matters
 
@@ -22,6 +29,10 @@ ln 2 = 0.69.
 a prediction is wrong. The outputs of a layer are not limited: the loss falls below zero without end, and no class
 competes with another.
 
+`kl_div(input, target)` computes `target * (log(target) - input)`, and takes no logarithm of its input. With
+probabilities as input, the loss is smallest where all probability is at the class with the largest target, not where
+it equals the target. A negative target makes the loss NaN and gives the gradients other weights.
+
 ## What to change
 
 Return the logits, and apply softmax only where probabilities are needed:
@@ -31,6 +42,12 @@ Return the logits, and apply softmax only where probabilities are needed:
     probabilities = logits.softmax(dim=1)
 
 `F.nll_loss(F.log_softmax(logits, dim=1), targets)` is the same loss.
+
+Distillation from a teacher:
+
+    student = F.log_softmax(student_logits / temperature, dim=1)
+    teacher = F.softmax(teacher_logits / temperature, dim=1)
+    loss = F.kl_div(student, teacher, reduction="batchmean") * temperature**2
 
 ## When to leave it alone
 
@@ -43,6 +60,8 @@ Return the logits, and apply softmax only where probabilities are needed:
   https://pytorch.org/docs/stable/generated/torch.nn.CrossEntropyLoss.html
 - PyTorch, NLLLoss, "The input given through a forward call is expected to contain log-probabilities of each class":
   https://pytorch.org/docs/stable/generated/torch.nn.NLLLoss.html
+- PyTorch, KLDivLoss, "this loss expects the argument input in the log-space":
+  https://pytorch.org/docs/stable/generated/torch.nn.KLDivLoss.html
 - PyTorch, BCEWithLogitsLoss, which "combines a Sigmoid layer and the BCELoss in one single class":
   https://pytorch.org/docs/stable/generated/torch.nn.BCEWithLogitsLoss.html
 """
@@ -55,8 +74,9 @@ from dptune.advice import Advice, Evidence
 from dptune.rule import ProbabilityLossFacts, Rule, RunView
 from dptune_rules.at_risk import results_at_risk
 from dptune_rules.known import in_parentheses, known
+from dptune_rules.precision.kl_div_arguments import kl_div_remedy, kl_div_title, kl_div_why
 
-NLL, LAYER = "nll_loss", "layer"  # as facts name the loss, and what its input comes from
+NLL, KL_DIV, LAYER = "nll_loss", "kl_div", "layer"  # as facts name the loss, and what its input comes from
 
 RULE = Rule(
     code="DP407",
@@ -79,6 +99,8 @@ def check(run: RunView) -> Iterator[Advice]:
 
 
 def _advice(found: ProbabilityLossFacts) -> Advice:
+    if found.loss == KL_DIV:
+        return _divergence(found)
     at = f" ({found.where})" if found.where and found.where != found.loss_where else ""
     loss_at = in_parentheses(found.loss_where)
     expected = "log-probabilities" if found.loss == NLL else "logits"
@@ -97,6 +119,21 @@ def _advice(found: ProbabilityLossFacts) -> Advice:
         remedy=_remedy(found),
         watch="Losses before and after the change cannot be compared.",
         subject=f"{found.loss}:{found.applied}",
+    )
+
+
+def _divergence(found: ProbabilityLossFacts) -> Advice:
+    return results_at_risk(
+        RULE,
+        title=kl_div_title(found),
+        why=kl_div_why(found),
+        evidence=[
+            Evidence(label="calls at this line with this fault", value=found.passes, unit=f"of {found.passes_seen}"),
+            *known("loss computed at", found.loss_where),
+        ],
+        remedy=kl_div_remedy(found),
+        watch="Losses before and after the change cannot be compared.",
+        subject=f"{found.loss}:{found.applied}:{found.argument}",
     )
 
 

@@ -1,6 +1,7 @@
 """What the script computes of outputs, and of weights: losses, penalties, rankings, generated text."""
 
 import itertools
+import math
 
 import torch
 from options import args, has
@@ -64,6 +65,8 @@ def error(outputs, batch):
         return nn.functional.mse_loss(values[:-1], target)
     if args.fault == "uneven-target-counts":
         return of_higher(outputs, batch)
+    if args.fault == "ratio-always-one":
+        return clipped(outputs, batch)
     if args.fault == "memory-bound-functions":
         return of_best_order(outputs, batch)
     if has("unread-results"):
@@ -76,6 +79,15 @@ def of_higher(outputs, batch):
     counts = (batch[:, 0] >= batch[0, 0]).float()
     summed = ((outputs - batch).square().mean(1) * counts).sum()
     return summed / (len(batch) / 2 if args.mended else counts.sum())  # on average half of the rows count
+
+
+def clipped(outputs, batch):
+    """A policy over two actions of each row: the old one is what it was before the first step, or what it is now."""
+    actions, gains = (batch[:, 0] > 0).long(), batch.mean(1)
+    scores = outputs[:, :2].log_softmax(1).gather(1, actions[:, None])[:, 0]
+    old = torch.full_like(scores, -math.log(2)) if args.mended else scores.detach()
+    ratio = (scores - old).exp()
+    return -torch.min(ratio * gains, ratio.clamp(0.8, 1.2) * gains).mean()
 
 
 def residual(model, outputs, points):

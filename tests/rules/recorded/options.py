@@ -95,6 +95,7 @@ FAULTS = (
     "own-scores",
     "optimizer-not-restored",
     "target-with-gradients",
+    "ratio-always-one",
     "equation-residual",
     "state-carried-over",
     "unread-results",

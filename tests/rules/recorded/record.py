@@ -37,7 +37,7 @@ OF_ONE = (
     *("upsampled-convolutions", "same-results", "clipping-without-effect", "unreached-parameters"),
     *("zero-learning-rate", "not-finite", "padding-learned", "training-mode-in-evaluation"),
     *("loss-not-divided", "few-samples-normalized", "optimizer-not-restored"),
-    *("target-with-gradients", "equation-residual", "state-carried-over"),
+    *("target-with-gradients", "equation-residual", "state-carried-over", "ratio-always-one"),
     *("unread-results", "forward-hooks", "wrapped-integers", "windows-split-at-random"),
 )
 WITH_STACKS = (
@@ -92,7 +92,7 @@ FOLLOWED = (  # in several warm-up steps
     *("gradients-not-cleared", "optimizer-without-gradients"),
     *("clipping-without-effect", "unreached-parameters", "loss-not-divided"),
     *("few-samples-normalized", "target-with-gradients", "state-carried-over", "unread-results"),
-    *("equation-residual", "forward-hooks"),
+    *("equation-residual", "forward-hooks", "ratio-always-one"),
     "wrapped-integers",
     *("repeated-forward", "repeated-rows", "same-results", "unused-gradients", "separate-backward-passes"),
 )

@@ -6,8 +6,8 @@ import os
 from pathlib import Path
 from typing import Any
 
-from dptune.runfile.facts import VariableFacts
 from dptune.runfile.redaction import redacted_settings
+from dptune.runfile.variables import VariableFacts
 
 ENVIRONMENT = "env."
 _SITE = str(Path(__file__).parents[1] / "site")

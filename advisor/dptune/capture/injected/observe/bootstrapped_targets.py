@@ -14,8 +14,7 @@ from typing import Any, NamedTuple
 import torch
 
 from dptune.capture.injected.observe.graph_passes import GraphPasses
-from dptune.capture.injected.observe.loss_graph import below, consumers, shape_of
-from dptune.capture.injected.observe.loss_masks import readable
+from dptune.capture.injected.observe.loss_graph import below, constant_factor, consumers, only_input, shape_of
 from dptune.capture.injected.observe.node_lines import node_line
 from dptune.capture.injected.observe.target_signs import sign_of
 from dptune.runfile.bootstrapped_targets import BootstrappedTargetFacts
@@ -97,19 +96,19 @@ def _bootstrapped(node: Any) -> _Sum | None:
     summed, ends = _followed(node)
     if summed is None or not summed.name().startswith(_SUM) or len(summed.next_functions) != 2:
         return None
-    value, selected = _followed(_only_input(summed))
+    value, selected = _followed(only_input(summed))
     ends |= selected
     discount, factors = 1.0, False
     for _ in range(_HOPS):
         if value is None or not value.name().startswith(_PRODUCT):
             break
-        factor = _factor(value)
+        factor = constant_factor(value)
         if factor is None or not bool(((factor >= 0) & (factor <= 1)).all()):
             return None
         discount *= float(factor.max())
         factors |= factor.numel() > 1
         ends |= _is_mask(factor)
-        value, selected = _followed(_only_input(value))
+        value, selected = _followed(only_input(value))
         ends |= selected
     dimensions = [length for length in shape_of(summed) if length != 1]
     if value is None or not _LEAST_DISCOUNT <= discount < 1 or len(dimensions) > 1 + factors:
@@ -134,23 +133,8 @@ def _followed(node: Any) -> tuple[Any | None, bool]:
         if node is None or not node.name().startswith(_SAME):
             return node, replaced
         replaced |= node.name().startswith(_WHERE)
-        node = _only_input(node)
+        node = only_input(node)
     return None, replaced
-
-
-def _only_input(node: Any) -> Any | None:
-    """The one input with gradients; None if there are several."""
-    inputs = [following for following, _ in node.next_functions if following is not None]
-    return inputs[0] if len(inputs) == 1 else None
-
-
-def _factor(node: Any) -> torch.Tensor | None:
-    """The constant by which a product multiplies its only input with gradients."""
-    if _only_input(node) is None:
-        return None
-    name = "self" if node.next_functions[0][0] is None else "other"
-    factor = getattr(node, f"_saved_{name}") if readable(node, name) else None
-    return factor.detach() if type(factor) is torch.Tensor and factor.numel() else None
 
 
 def _parameters(functions: Sequence[Any]) -> set[int]:

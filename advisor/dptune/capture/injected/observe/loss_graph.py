@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from dptune.capture.injected.observe.loss_masks import masked, readable
+from dptune.capture.injected.observe.loss_masks import masked, readable, saved_tensor
 
 LOSSES = ("NllLossBackward", "NllLoss2DBackward")
 _LOG_SOFTMAX = "LogSoftmaxBackward"
@@ -91,6 +91,21 @@ def below(node: Any, most: int) -> list[Any]:
         if len(found) > most:
             return []
     return list(found)
+
+
+def only_input(node: Any) -> Any | None:
+    """The one input with gradients; None if there are several."""
+    inputs = [following for following, _ in node.next_functions if following is not None]
+    return inputs[0] if len(inputs) == 1 else None
+
+
+def constant_factor(node: Any) -> torch.Tensor | None:
+    """The constant by which a product multiplies its only input with gradients."""
+    if only_input(node) is None:
+        return None
+    name = "self" if node.next_functions[0][0] is None else "other"
+    factor = saved_tensor(node, name)
+    return factor if factor is not None and factor.numel() else None
 
 
 def _to_product(loss: Any) -> list[Any] | None:

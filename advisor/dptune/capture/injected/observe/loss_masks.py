@@ -42,14 +42,14 @@ def _dropped(loss: Any, consumers: dict[Any, list[Any]]) -> torch.Tensor | None:
     name = node.name()
     if name.startswith("MulBackward0"):
         side = "other" if node.next_functions[0][0] is below else "self"
-        factor = _tensor(node, side)
+        factor = saved_tensor(node, side)
         return None if factor is None else factor == 0
     if name.startswith("MaskedFillBackward"):
-        return _tensor(node, "mask")
+        return saved_tensor(node, "mask")
     if name.startswith("MaskedSelectBackward"):
-        return _inverse(_tensor(node, "mask"))
+        return _inverse(saved_tensor(node, "mask"))
     if name.startswith("WhereBackward"):
-        condition = _tensor(node, "condition")
+        condition = saved_tensor(node, "condition")
         return _inverse(condition) if node.next_functions[0][0] is below else condition
     if name.startswith("IndexBackward"):
         raw = node._raw_saved_indices
@@ -59,7 +59,8 @@ def _dropped(loss: Any, consumers: dict[Any, list[Any]]) -> torch.Tensor | None:
     return None
 
 
-def _tensor(node: Any, name: str) -> torch.Tensor | None:
+def saved_tensor(node: Any, name: str) -> torch.Tensor | None:
+    """What a function saved under a name; None if it is no plain tensor, or if reading it would run a hook."""
     value = getattr(node, f"_saved_{name}") if readable(node, name) else None
     return value.detach() if type(value) is torch.Tensor else None
 
@@ -70,7 +71,7 @@ def _inverse(mask: torch.Tensor | None) -> torch.Tensor | None:
 
 def _is_by_size(loss: Any, dropped: torch.Tensor, ignored: torch.Tensor) -> torch.Tensor:
     """Whether a limit separates the losses that are kept from those that are dropped."""
-    scores = _tensor(loss, "self")
+    scores = saved_tensor(loss, "self")
     if scores is None:
         return torch.ones((), dtype=torch.bool, device=dropped.device)
     targets = loss._saved_target.clamp(min=0).unsqueeze(1)

@@ -42,6 +42,7 @@ from dptune.capture.injected.observe.norm_samples import NormSamples
 from dptune.capture.injected.observe.optimizer_gradients import OptimizerGradients
 from dptune.capture.injected.observe.places import Places
 from dptune.capture.injected.observe.plateaus import Plateaus
+from dptune.capture.injected.observe.policy_ratios import PolicyRatios
 from dptune.capture.injected.observe.probability_losses import ProbabilityLosses
 from dptune.capture.injected.observe.registered_hooks import RegisteredHooks
 from dptune.capture.injected.observe.repeated_forward import RepeatedForward
@@ -123,6 +124,7 @@ class Observers:
     histories: Histories
     bootstrapped_targets: BootstrappedTargets
     target_counts: TargetCounts
+    policy_ratios: PolicyRatios
     carried_states: CarriedStates
     unread_results: UnreadResults
     wrapped_integers: WrappedIntegers
@@ -204,8 +206,8 @@ def observers() -> Observers:
     step_draws = StepDraws(places)
     frozen_features = FrozenFeatures(places, module_calls)
     carried_states = CarriedStates(places)
-    bootstrapped_targets = BootstrappedTargets()
     target_counts = TargetCounts(places)
+    bootstrapped_targets, policy_ratios = BootstrappedTargets(), PolicyRatios()
     meters.drawn += [training_mode.drawn, step_draws.drawn, frozen_features.drawn, carried_states.drawn]
     meters.before_graph += [
         counted_padding.before_pass,
@@ -217,6 +219,7 @@ def observers() -> Observers:
         optimizer_gradients.before_pass,
         bootstrapped_targets.before_pass,
         target_counts.before_pass,
+        policy_ratios.before_pass,
     ]
     meters.before_call.append(undivided_losses.before_pass)
     meters.after_graph += [
@@ -226,6 +229,7 @@ def observers() -> Observers:
         optimizer_gradients.after_pass,
         undivided_losses.after_pass,
         bootstrapped_targets.after_pass,
+        policy_ratios.after_pass,
     ]
     kept_weights = KeptWeights()
     kept_weights.install()
@@ -268,7 +272,11 @@ def observers() -> Observers:
         shifted_labels=shifted_labels,
         weight_penalties=weight_penalties,
         loss_scaling=loss_scaling,
-        same_results=SameResults(places, histories.joined, (unread_results, wrapped_integers, hook_calls)),
+        same_results=SameResults(
+            places,
+            histories.joined,
+            (unread_results, wrapped_integers, hook_calls, probability_losses.divergences),
+        ),
         changed_samples=changed_samples,
         library_calls=library_calls,
         anomaly=anomaly,
@@ -293,6 +301,7 @@ def observers() -> Observers:
         histories=histories,
         bootstrapped_targets=bootstrapped_targets,
         target_counts=target_counts,
+        policy_ratios=policy_ratios,
         carried_states=carried_states,
         unread_results=unread_results,
         wrapped_integers=wrapped_integers,

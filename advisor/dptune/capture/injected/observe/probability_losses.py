@@ -15,9 +15,11 @@ from typing import Any
 
 import torch
 
+from dptune.capture.injected.observe.divergences import Divergences
 from dptune.capture.injected.observe.graph_passes import GraphPasses
 from dptune.capture.injected.observe.loss_graph import consumers
 from dptune.capture.injected.observe.node_lines import node_line
+from dptune.capture.injected.observe.probability_kinds import APPLIED, LAYERS, RESHAPED, SAME, is_layout
 from dptune.runfile.probability_losses import ProbabilityLossFacts
 
 _NODES = 256  # of a graph, the nearest to the loss
@@ -29,19 +31,22 @@ _LOSSES = {
 }
 _OF_LOGARITHMS = ("NllLossBackward0", "NllLoss2DBackward0")
 _NLL, _LAYER = "nll_loss", "layer"
-_APPLIED = {"SoftmaxBackward0": "softmax", "SigmoidBackward0": "sigmoid"}
-_LAYERS = ("AddmmBackward0", "MmBackward0", "BmmBackward0", "LinearBackward0", "ConvolutionBackward0")
-_SAME = ("CloneBackward0", "ToCopyBackward0", "AliasBackward0", "SliceBackward0", "_DDPSinkBackward")
-_RESHAPED = ("ViewBackward0", "UnsafeViewBackward0", "ReshapeAliasBackward0", "IndexBackward0", "SelectBackward0")
-_RANKED = ("SqueezeBackward0", "SqueezeBackward1", "UnsqueezeBackward0")
 
 
 class ProbabilityLosses(GraphPasses[ProbabilityLossFacts]):
-    """Reads the graphs of the first backward passes."""
+    """Reads the graphs of the first backward passes. `divergences` sees the calls of `kl_div`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.divergences = Divergences()
+
+    def facts(self) -> list[ProbabilityLossFacts]:
+        """What graphs and calls showed, a record for each kind."""
+        return [*super().facts(), *self.divergences.facts()]
 
     def _read(self, roots: Any) -> None:
         for loss, applied, classes in set(_found(roots)):
-            kinds = (_APPLIED.get(applied.name(), _LAYER), _LOSSES.get(loss.name(), _NLL))
+            kinds = (APPLIED.get(applied.name(), _LAYER), _LOSSES.get(loss.name(), _NLL))
             known = self._found.setdefault((*kinds, classes), ProbabilityLossFacts(*kinds, classes=classes))
             known.passes += 1
             known.where = known.where or node_line(applied)
@@ -83,10 +88,10 @@ def _given(loss: Any) -> tuple[Any, int | None]:
     for _ in range(_LAYOUT):
         if node is None:
             break
-        if node.name() in _APPLIED:
+        if node.name() in APPLIED:
             return (node, classes) if _same_classes(node, dim, classes) else (None, None)
         dim = _followed(node, dim) if dim is not None else None
-        if not _is_layout(node.name()) or (over_classes and dim is None):
+        if not is_layout(node.name()) or (over_classes and dim is None):
             break
         node, at = node.next_functions[at if node.name() == "_DDPSinkBackward" else 0]
     return None, None
@@ -103,11 +108,11 @@ def _not_logarithms(loss: Any, readers: Callable[[], dict[Any, list[Any]]]) -> A
         if node is None:
             break
         path.append(node)
-        if node.name() in _APPLIED:
+        if node.name() in APPLIED:
             return node
-        if node.name() in _LAYERS:
+        if node.name() in LAYERS:
             return node if all(len(readers().get(each, ())) == 1 for each in path) else None
-        if not _is_layout(node.name()):
+        if not is_layout(node.name()):
             break
         node, at = node.next_functions[at if node.name() == "_DDPSinkBackward" else 0]
     return None
@@ -122,16 +127,12 @@ def _same_classes(applied: Any, dim: int | None, classes: int | None) -> bool:
     return applied.name() == "SigmoidBackward0" or _from_last(applied._saved_dim, len(shape)) == dim
 
 
-def _is_layout(name: str) -> bool:
-    return name in (*_SAME, *_RESHAPED, *_RANKED, "TransposeBackward0", "TBackward0", "PermuteBackward0")
-
-
 def _followed(node: Any, dim: int) -> int | None:
     """The dimension of what a change of layout is given that becomes `dim` of what it returns; None if not known."""
     name = node.name()
-    if name in _SAME:
+    if name in SAME:
         return dim
-    if name in _RESHAPED:
+    if name in RESHAPED:
         return dim if dim == -1 and not _selects_last(node) else None
     if name == "TBackward0":
         return {-1: -2, -2: -1}.get(dim)
