@@ -13,6 +13,7 @@ from dptune.knobs import Value
 from dptune.measured import Measured, Missing, digits
 from dptune.predicted import MemoryPrediction, Prediction
 from dptune.rule.declared import Threshold
+from dptune.rule.lacking import WORDS
 from dptune.runfile.collected import CollectingLine, collecting_line
 from dptune.runfile.dealt_batches import DealtBatches, dealt_batches
 from dptune.runfile.epochs import EpochStarts, enough_steps, epoch_starts, epoch_steps, restarted
@@ -339,52 +340,6 @@ class RecordedView:
     def sampled_phase(self, phase: str) -> SampledShare | None:
         """The share of a phase, by stack samples: `forward`, `backward`, `optimizer`, `loader` or `collective`."""
         return sampled_phase(self.facts, phase)
-
-
-WORDS = {  # what a trace lacks, by the names of facts that rules ask for
-    "ddp": "whether DistributedDataParallel wraps the model",
-    "fsdp": "whether the model is sharded",
-    "optimizers": "which optimizer updates the model",
-    "loaders": "which DataLoader the script draws from",
-    "grad_scaler": "whether gradients are scaled",
-    "autocast": "whether autocast is used",
-    "environment": "whether debug options are on",
-    "optimizers.dtypes": "the dtype of the parameters",
-    "compiled": "whether the model is compiled",
-    "device": "which device it ran on",
-    "ddp.find_unused_parameters": "whether DDP looks for unused parameters",
-    "frozen_norms": "whether BatchNorm layers are frozen",
-    "probability_losses": "whether a loss that expects logits is given probabilities",
-    "ignored_targets": "how many targets the loss ignores",
-    "dense_tables": "how many rows of its embedding tables a step uses",
-    "checkpointing": "whether activations are checkpointed",
-    "lost_updates": "whether 16-bit weights lose their updates",
-    "repeated_passes": "whether a step repeats a backward pass through the same graph",
-    "discarded_gradients": "whether gradients are discarded before the optimizer uses them",
-    "optimizer_gradients": "which gradients optimizer steps find",
-    "clipping": "which gradients are clipped",
-    "unreached": "which parameters get no gradient",
-    "undivided_losses": "whether losses are divided by the number of micro-batches",
-    "norm_samples": "how many samples BatchNorm layers normalize",
-    "zero_rates": "whether the learning rate is zero",
-    "unrestored_states": "whether optimizers start with the state of a checkpoint",
-    "bootstrapped_targets": "whether gradients flow through targets",
-    "target_counts": "how many targets each loss counts",
-    "policy_ratios": "how far updates change a policy",
-    "carried_states": "whether recurrent layers keep their state from batch to batch",
-    "counted_padding": "whether padding counts as a target",
-    "training_mode": "whether the model is evaluated in training mode",
-    "plateaus": "which values ReduceLROnPlateau decides by",
-    "ddp.comm_hook": "whether DDP has a communication hook",
-    "ddp.gradient_bytes": "the size of the gradients that DDP all-reduces",
-    "optimizers.fused": "whether the optimizer is fused",
-    "ddp.gradient_dtypes": "the dtype of the gradients",
-    "ddp.buffer_bytes": "the size of the buffers that DDP broadcasts",
-    "ddp.gradient_as_bucket_view": "whether gradients are views of DDP's buckets",
-    "fsdp.units": "the number of FSDP units",
-    "optimizers.parameter_tensors": "how many tensors the optimizer updates",
-    "loaders.num_workers": "how many workers the DataLoader has",
-}
 
 
 def _holds(facts: Facts, name: str) -> bool:
