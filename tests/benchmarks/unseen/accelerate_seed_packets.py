@@ -73,7 +73,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--camera", type=int, default=draw("camera", 144, 160, 176))
     parser.add_argument("--size", type=int, default=64)
-    parser.add_argument("--width", type=int, default=draw("width", 48, 56))
+    parser.add_argument("--width", type=int, default=draw("width", 32, 36))
     parser.add_argument("--batch", type=int, default=12)
     parser.add_argument("--epochs", type=int, default=3)
     args = parser.parse_args()

@@ -134,11 +134,11 @@ TWELFTH = (
         1,
         (
             Fault(
-                "each sample looks for its rows by three comparisons over the whole table",
-                "boolean search of a DataFrame for each sample",
+                "each sample looks up its cow and days in a DataFrame by label, twice",
+                "rows of a DataFrame looked up for each sample",
                 "__getitem__",
                 (
-                    "history = self.table[(self.table.cow == cow)",
+                    "history = self.table.loc[cow].loc[day - self.past : day]",
                     "values = torch.from_numpy(history[MEASURES].to_numpy(copy=True))",
                     "cow, day = self.places[i]",
                     "trainer.fit(model, DataLoader(train",

@@ -73,8 +73,8 @@ def pad(rows):
 
 def main():
     set_seed(23)
-    batch, longest = 16, 40
-    words = draw("words", 500, 600, 700)
+    batch, longest = 12, 40
+    words = draw("words", 450, 500, 550)
     train = Letters(2 * batch * 35, words, longest, seed=1)
     test = Letters(2 * batch * 3, words, longest, seed=2)
     test.known = train.known
@@ -82,8 +82,8 @@ def main():
     config = DistilBertConfig(
         vocab_size=len(train.known) + 2,
         max_position_embeddings=longest,
-        dim=draw("dim", 128, 144),
-        hidden_dim=384,
+        dim=draw("dim", 96, 112),
+        hidden_dim=256,
         n_layers=2,
         n_heads=4,
         num_labels=len(WRITERS),

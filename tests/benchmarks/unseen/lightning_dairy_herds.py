@@ -30,7 +30,7 @@ def diary(cows, days, seed):
 
 class Herd(Dataset):
     def __init__(self, table, past):
-        self.table, self.past = table, past
+        self.table, self.past = table.set_index(["cow", "day"]), past
         last = table.groupby("cow")["day"].transform("max")
         usable = table[(table["day"] >= past) & (table["day"] <= last)]
         self.places = list(zip(usable["cow"], usable["day"], strict=True))
@@ -45,7 +45,7 @@ class Herd(Dataset):
         cow, day = self.places[i]
         if MENDED:
             return self.cube[cow, day - self.past : day], self.cube[cow, day, 0]
-        history = self.table[(self.table.cow == cow) & (self.table.day >= day - self.past) & (self.table.day <= day)]
+        history = self.table.loc[cow].loc[day - self.past : day]
         values = torch.from_numpy(history[MEASURES].to_numpy(copy=True))
         return values[:-1], values[-1, 0]
 
@@ -76,7 +76,7 @@ class MilkNet(L.LightningModule):
 
 def main():
     L.seed_everything(8)
-    past, batch = 20, draw("batch", 40, 48)
+    past, batch = 20, draw("batch", 36, 40)
     cows = draw("cows", 70, 80, 90)
     train = Herd(diary(cows, past + batch * 40 // cows, seed=1), past)
     check = Herd(diary(10, past + batch * 3 // 10, seed=2), past)
@@ -89,7 +89,7 @@ def main():
         enable_model_summary=False,
         gradient_clip_val=1.0,
     )
-    model = MilkNet(draw("hidden", 128, 144))
+    model = MilkNet(draw("hidden", 160, 176))
     trainer.fit(model, DataLoader(train, batch, shuffle=True, drop_last=True), DataLoader(check, batch))
     print(f"error {float(trainer.callback_metrics['error']):.3f}", flush=True)
 
