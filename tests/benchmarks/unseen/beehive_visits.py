@@ -61,13 +61,13 @@ def slowest(prof):
 def watched():
     if MENDED:
         return contextlib.nullcontext()
-    plan = schedule(wait=2, warmup=1, active=1)
+    plan = schedule(wait=10, warmup=1, active=1)
     return profile(activities=[ProfilerActivity.CPU], schedule=plan, on_trace_ready=slowest, record_shapes=True)
 
 
 def main():
     p = argparse.ArgumentParser(description=__doc__)
-    p.add_argument("--hives", type=int, default=draw("hives", 240, 280, 320))
+    p.add_argument("--hives", type=int, default=draw("hives", 200, 220, 240))
     p.add_argument("--apiaries", type=int, default=12)
     p.add_argument("--dim", type=int, default=64)
     p.add_argument("--depth", type=int, default=draw("depth", 3, 4))

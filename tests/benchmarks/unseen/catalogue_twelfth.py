@@ -317,7 +317,7 @@ TWELFTH = (
         1,
         (
             Fault(
-                "torch.profiler runs through the whole training: each fourth step is recorded with shapes, and a table "
+                "torch.profiler runs through the whole training: each twelfth step is recorded with shapes, and a table "
                 "of its operators is made and written",
                 "torch.profiler left on",
                 "watched",
@@ -325,7 +325,7 @@ TWELFTH = (
                     "return profile(activities=[ProfilerActivity.CPU], schedule=plan",
                     "with watched() as prof:",
                     "            prof.step()",
-                    "plan = schedule(wait=2, warmup=1, active=1)",
+                    "plan = schedule(wait=10, warmup=1, active=1)",
                     "rows = sorted(prof.key_averages()",
                 ),
                 "leave the profiler out of training (or one cycle: repeat=1)",

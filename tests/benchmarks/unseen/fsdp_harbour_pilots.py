@@ -89,10 +89,10 @@ def train_step(model, batches, accumulate):
 def main():
     p = argparse.ArgumentParser(description=__doc__)
     p.add_argument("--block", type=int, default=32)
-    p.add_argument("--dim", type=int, default=draw("dim", 320, 352))
-    p.add_argument("--depth", type=int, default=3)
+    p.add_argument("--dim", type=int, default=draw("dim", 224, 240))
+    p.add_argument("--depth", type=int, default=2)
     p.add_argument("--rows", type=int, default=1)
-    p.add_argument("--accumulate", type=int, default=draw("accumulate", 4, 5))
+    p.add_argument("--accumulate", type=int, default=draw("accumulate", 3, 4))
     p.add_argument("--steps", type=int, default=70)
     p.add_argument("--lr", type=float, default=1e-3)
     args = p.parse_args()
