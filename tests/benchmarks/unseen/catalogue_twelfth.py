@@ -317,7 +317,7 @@ TWELFTH = (
         1,
         (
             Fault(
-                "torch.profiler runs through the whole training: each twelfth step is recorded with shapes, and a table "
+                "torch.profiler runs through all of training: each twelfth step is recorded with shapes, and a table "
                 "of its operators is made and written",
                 "torch.profiler left on",
                 "watched",
