@@ -210,6 +210,7 @@ DRAWS = {
     "ninth draw": ("--half", "ninth"),
     "tenth draw": ("--half", "tenth"),
     "eleventh draw": ("--half", "eleventh"),
+    "twelfth draw": ("--half", "twelfth"),
 }
 
 
