@@ -3,13 +3,13 @@
 ## What it measures
 
 The autograd graph of losses in the warm-up steps: the exponential of a difference of log-probabilities, or a quotient
-of probabilities, that is multiplied by advantages and clipped (`clamp`, `min`, `max`, `where`). The finding is given if
+of probabilities, that is multiplied by advantages and clipped (`clamp`, `min`, `max`, `where`). dptune reports it if
 all such ratios are exactly 1 in each of at least three backward passes, and parameters of the policy changed between at
 least two of them. Correct scripts have a ratio of 1 only in the first pass after samples were collected; small errors
 of rounding count as other values.
 
-Samples come again if at least half of the rows that the policy's first layer gets were in an earlier pass, and rows of
-a pass differ. Without that the finding has low impact: with a single update for each collected batch the ratio is 1 in
+Samples are reused if at least half of the rows that the policy's first layer gets were in an earlier pass, and rows of
+a pass differ. If none are, the finding has low impact: with a single update for each collected batch the ratio is 1 in
 any case.
 
 ## Why it matters

@@ -1,28 +1,28 @@
-"""Mean losses that count different numbers of targets are averaged.
+"""Ranks or micro-batches average their losses over different numbers of targets.
 
 ## What it measures
 
 In warm-up and untraced steps, from the autograd graph: how many targets the loss of each backward pass counts, without
-ignored and masked ones, and by what the loss is divided. Read are `cross_entropy` and `nll_loss` with
+ignored and masked ones, and what the loss is divided by. This covers `cross_entropy` and `nll_loss` with
 `reduction="mean"`, their sums divided by a number, and sums over a mask divided by a number.
 
-Compared are the passes of the same number on all ranks, and the passes of the same optimizer step on one rank. Reported
-if each loss is a mean over the targets of its own pass (the means have equal factors, the counts differ), and the
-counts have a standard deviation of 15 % of their mean or more.
+dptune compares passes of the same number on all ranks, and passes of the same optimizer step on one rank. A finding
+needs losses that are means over the targets of their own pass (equal factors, different counts), and counts with a
+standard deviation of at least 15 % of their mean.
 
-Quiet are losses that are divided by a number that ranks or micro-batches share, for example an all-reduced count, sums
-that are not divided, classes with weights, and counts that differ in one group of passes only, as in the last batch of
-an epoch. Passes of one step belong to gradient accumulation if each has a batch of the same loader, or if each loss is
-divided by the number of passes.
+dptune skips losses that are divided by a number that ranks or micro-batches share, for example an all-reduced count;
+sums that are not divided; losses with class weights; and counts that differ in one group of passes only, as in the last
+batch of an epoch. Passes of one step count as gradient accumulation if each has a batch of the same loader, or if each
+loss is divided by the number of passes.
 
 ## Why it matters
 
 It can hurt convergence. Gradients are averaged over ranks, and summed over micro-batches. If each loss is divided by
-its own count, the result is a mean of means: targets of a short batch have a larger weight than those of a long one.
-Targets in short texts then determine more of the gradient than their number does, and the loss is another one than
-with a larger batch on one device.
+its own count, the result is a mean of means: a target in a short batch weighs more than one in a long batch. Targets
+in short texts then have a larger share of the gradient than of the data, and the loss differs from that of one large
+batch on one device.
 
-From 15 % on, the counts of two batches typically differ by a sixth; at 20 % (medium impact) by a quarter, and weights
+At 15 %, the counts of two batches typically differ by a sixth; at 20 % (medium impact) by a quarter, and the weights
 reduce the effective number of targets by 4 % (Kish's formula).
 
 ## What to change
@@ -41,7 +41,7 @@ number. The Trainer of transformers does so with a model that takes `num_items_i
 
 ## When to leave it alone
 
-- Each batch shall have the same weight, whatever its number of targets.
+- Each batch should have the same weight, whatever its number of targets.
 - Other code corrects the weights of gradients.
 
 ## References
@@ -73,7 +73,7 @@ RULE = Rule(
     name="uneven-target-counts",
     family="batch",
     kind="risk",
-    summary="mean losses that count different numbers of targets are averaged",
+    summary="ranks or micro-batches average their losses over different numbers of targets",
     since="0.1",
     asked_when_busy=True,
     needs="recording",
@@ -127,8 +127,8 @@ def _advice(between: str, loss: TargetCountFacts, found: CountSpread) -> Advice:
         title=f"{divides} by its own number of targets{_at(loss)}: in a step, a target of one "
         f"{'rank' if between == 'ranks' else 'micro-batch'} weighs up to {found.largest:.1f} times as much as one of "
         "another",
-        why=f"{average}, so the result is a mean of means: targets of a short batch have a larger weight than those of "
-        "a long one.",
+        why=f"{average}, so the result is a mean of means: a target in a short batch weighs more than one in a long "
+        "batch.",
         impact="medium" if found.spread >= MEDIUM_SPREAD else "low",
         confidence="high" if between == "ranks" else "medium",
         evidence=[

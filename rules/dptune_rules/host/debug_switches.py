@@ -15,8 +15,8 @@ every operation of a backward pass, and keeps a stack for each operation of the 
 
 torch.profiler slows the steps that it records, and processes their events after each cycle of its schedule. A schedule
 without `repeat` starts a new cycle until the profiler is stopped; without a schedule it records every step, and keeps
-all events in memory. dptune cannot trace such steps, as two profilers can crash a process: it only times them. Reported
-are schedules that go on after a whole cycle, and profilers without a schedule after 20 optimizer steps.
+all events in memory. dptune only times such steps and does not trace them, because two profilers can crash a process.
+It reports schedules that continue after a whole cycle, and profilers without a schedule after 20 optimizer steps.
 
 ## What to change
 

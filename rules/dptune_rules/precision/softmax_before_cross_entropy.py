@@ -10,8 +10,8 @@ torch.compile are not seen.
 Also an `nll_loss` that takes the result of a softmax, of a sigmoid, or of a linear or convolution layer that nothing
 else reads. It does not take logarithms itself.
 
-Of `kl_div`, the values that each call with gradients gets in two or three warm-up steps. Probabilities are between 0
-and 1, with a sum of 1 within 0.01 over some dimension: 16-bit sums differ by as much. Reported are an input of
+For `kl_div`: the values that each call with gradients gets in two or three warm-up steps. Probabilities are between 0
+and 1, with a sum of 1 within 0.01 over some dimension: 16-bit sums differ by as much. dptune reports an input of
 probabilities, of a softmax or of a sigmoid; outputs of a layer, also divided by a temperature, with values above 0; a
 target of log-probabilities, or with several negative values; a target of probabilities with `log_target=True`; and
 exchanged arguments. All calls at a line must have the fault. The default `reduction="mean"`, of which torch warns, only
