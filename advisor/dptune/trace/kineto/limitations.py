@@ -53,7 +53,8 @@ def _times(name: str, columns: Columns, builder: Builder) -> Iterator[Finding]:
     """Events without durations, and times in another unit than torch.profiler's."""
     if not len(columns) and builder.events > builder.unreadable + builder.skipped:
         text = (
-            f"{name}: none of its {builder.events:,} events is a complete event (phase X): operators have no durations"
+            f"{name}: none of its {builder.events:,} events is a complete event (phase X) or a pair (phases B and E): "
+            "operators have no durations"
         )
         yield Finding(code="durations-missing", level="unjudgeable", text=text)
     took_ns = columns.dur_ns[columns.rows(OPERATOR_CATEGORIES)]
