@@ -61,7 +61,7 @@ def half(outputs):
         (lambda x: F.kl_div(x.log_softmax(1), LOG_P), "log-probabilities", "target"),
         (lambda x: F.kl_div(x.log_softmax(1), LOGITS), "negative values", "target"),
         (lambda x: F.kl_div(x.log_softmax(1), P, log_target=True), "probabilities", "log target"),
-        (lambda x: F.kl_div(P, x.log_softmax(1)), "probabilities", "exchanged"),
+        (lambda x: F.kl_div(P, x.log_softmax(1)), "probabilities", "swapped"),
     ],
 )
 def test_arguments_of_the_wrong_kind(loss, applied, argument):

@@ -108,9 +108,8 @@ def test_traces_alone_do_not_say(ask, make_measured):
         ),
         (
             "probabilities",
-            "exchanged",
-            "The arguments of kl_div (train.py:30) are exchanged: it expects log-probabilities first, then "
-            "probabilities",
+            "swapped",
+            "The arguments of kl_div (train.py:30) are swapped: it expects log-probabilities first, then probabilities",
             "Pass the log-probabilities first",
         ),
     ],

@@ -17,7 +17,8 @@ _QUITS = b"qQ"
 def quits_at_key() -> Iterator[None]:
     """`q` on the terminal that stdin is ends what runs within, without an error; Ctrl-C raises KeyboardInterrupt.
 
-    To be entered in the main thread. Other keys have no effect; without termios, as on Windows, neither has `q`.
+    To be entered in the main thread. Other keys have no effect; without termios, as on Windows, or where stdin is no
+    terminal, neither has `q`.
     """
     try:
         import termios
@@ -25,8 +26,14 @@ def quits_at_key() -> Iterator[None]:
     except ImportError:
         yield
         return
-    terminal = sys.stdin.fileno()
-    before = termios.tcgetattr(terminal)
+    try:
+        terminal = sys.stdin.fileno()
+        before = termios.tcgetattr(terminal)
+    except (OSError, ValueError, termios.error):
+        terminal, before = -1, []
+    if not before:
+        yield
+        return
     keys = _Keys(terminal)
     try:
         tty.setcbreak(terminal, termios.TCSANOW)  # what was typed since the command is kept, unlike by TCSAFLUSH

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 KL_DIV = "kl_div"
-INPUT, TARGET, LOG_TARGET, EXCHANGED = "input", "target", "log target", "exchanged"  # what is of the wrong kind
+INPUT, TARGET, LOG_TARGET, SWAPPED = "input", "target", "log target", "swapped"  # what is of the wrong kind
 
 
 @dataclass
@@ -20,7 +20,7 @@ class ProbabilityLossFacts:
     many of the `passes_seen` backward passes of the warm-up steps.
 
     A `kl_div` takes log-probabilities and probabilities. `argument` is the argument of the wrong kind: the `input`, the
-    `target`, the `log target` where `log_target=True` is passed, or both, which are `exchanged`. `applied` then also is
+    `target`, the `log target` where `log_target=True` is passed, or both, which are `swapped`. `applied` then also is
     what it gets: `probabilities`, `log-probabilities` or `negative values`. Its passes are calls at this line.
     """
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 from dptune.rule import ProbabilityLossFacts
 from dptune_rules.known import in_parentheses
 
-TARGET, LOG_TARGET, EXCHANGED = "target", "log target", "exchanged"  # as facts name the argument
+TARGET, LOG_TARGET, SWAPPED = "target", "log target", "swapped"  # as facts name the argument
 PROBABILITIES, NEGATIVE, LAYER = "probabilities", "negative values", "layer"  # and what it gets
 
 
 def kl_div_title(found: ProbabilityLossFacts) -> str:
     """What it expects and what it gets, with its line."""
     at = in_parentheses(found.loss_where)
-    if found.argument == EXCHANGED:
-        return f"The arguments of kl_div{at} are exchanged: it expects log-probabilities first, then probabilities"
+    if found.argument == SWAPPED:
+        return f"The arguments of kl_div{at} are swapped: it expects log-probabilities first, then probabilities"
     if found.argument == TARGET:
         return f"The target of kl_div{at} has {found.applied} and must have probabilities"
     if found.argument == LOG_TARGET:
@@ -24,7 +24,7 @@ def kl_div_title(found: ProbabilityLossFacts) -> str:
 
 def kl_div_why(found: ProbabilityLossFacts) -> str:
     """What the loss computes instead of the divergence."""
-    if found.argument in (TARGET, EXCHANGED):
+    if found.argument in (TARGET, SWAPPED):
         return (
             "kl_div takes the logarithm of its target: negative values make the loss NaN. The target also weighs the "
             "gradients, which then have the wrong sign."
@@ -47,7 +47,7 @@ def kl_div_why(found: ProbabilityLossFacts) -> str:
 
 def kl_div_remedy(found: ProbabilityLossFacts) -> str:
     """What to pass instead."""
-    if found.argument == EXCHANGED:
+    if found.argument == SWAPPED:
         return "Pass the log-probabilities first: `kl_div(log_probabilities, target)`."
     if found.argument == TARGET:
         change = "Apply softmax to it" if found.applied == NEGATIVE else "Pass log_target=True"

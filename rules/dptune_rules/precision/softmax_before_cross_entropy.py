@@ -14,7 +14,7 @@ For `kl_div`: the values that each call with gradients gets in two or three warm
 and 1, with a sum of 1 within 0.01 over some dimension: 16-bit sums differ by as much. dptune reports an input of
 probabilities, of a softmax or of a sigmoid; outputs of a layer, also divided by a temperature, with values above 0; a
 target of log-probabilities, or with several negative values; a target of probabilities with `log_target=True`; and
-exchanged arguments. All calls at a line must have the fault. The default `reduction="mean"`, of which torch warns, only
+swapped arguments. All calls at a line must have the fault. The default `reduction="mean"`, of which torch warns, only
 scales the divergence, by the number of classes: it is not reported.
 
 ## Why it matters

@@ -17,7 +17,7 @@ import torch
 from dptune.capture.injected.observe.loss_graph import only_input
 from dptune.capture.injected.observe.places import users_line
 from dptune.capture.injected.observe.probability_kinds import APPLIED, LAYERS, is_layout
-from dptune.runfile.probability_losses import EXCHANGED, INPUT, KL_DIV, LOG_TARGET, TARGET, ProbabilityLossFacts
+from dptune.runfile.probability_losses import INPUT, KL_DIV, LOG_TARGET, SWAPPED, TARGET, ProbabilityLossFacts
 
 _MOST = 2**20  # values that are looked at
 _ROUNDING = 0.01  # of sums of 16-bit numbers
@@ -86,7 +86,7 @@ def _fault(given: Any, target: Any, log_target: bool) -> tuple[str, str] | None:
     of_input, of_target = _kind(given), _kind(target)
     applied, of_layer = _source(given)
     if of_input == _PROBABILITIES and of_target == _LOGARITHMS and not log_target:
-        return _PROBABILITIES, EXCHANGED
+        return _PROBABILITIES, SWAPPED
     if applied is not None or of_input == _PROBABILITIES:
         return applied or _PROBABILITIES, INPUT
     if not log_target and of_target == _LOGARITHMS:

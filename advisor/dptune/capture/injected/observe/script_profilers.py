@@ -86,7 +86,7 @@ class ScriptProfilers:
         step = profile.step
 
         @functools.wraps(step)
-        def timed(this: Any, *args: Any, **kwargs: Any) -> Any:
+        def metered(this: Any, *args: Any, **kwargs: Any) -> Any:
             begun_ns = time.perf_counter_ns()
             try:
                 return step(this, *args, **kwargs)
@@ -97,7 +97,7 @@ class ScriptProfilers:
                     facts.spent_ns += ended_ns - begun_ns
                     facts.lasted_ns = ended_ns - self._begun_ns
 
-        profile.step = timed  # type: ignore[method-assign, assignment]
+        profile.step = metered  # type: ignore[method-assign, assignment]
 
     def _made(self, this: Any, frame: Any) -> None:
         self._lines[id(this)] = line = users_line(frame) or "a library"
