@@ -26,14 +26,11 @@ def quits_at_key() -> Iterator[None]:
     except ImportError:
         yield
         return
-    try:
-        terminal = sys.stdin.fileno()
-        before = termios.tcgetattr(terminal)
-    except (OSError, ValueError, termios.error):
-        terminal, before = -1, []
-    if not before:
+    if not sys.stdin.isatty():
         yield
         return
+    terminal = sys.stdin.fileno()
+    before = termios.tcgetattr(terminal)
     keys = _Keys(terminal)
     try:
         tty.setcbreak(terminal, termios.TCSANOW)  # what was typed since the command is kept, unlike by TCSAFLUSH
