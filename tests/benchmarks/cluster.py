@@ -128,7 +128,7 @@ def record_once() -> dict[str, Any]:
 def compare(ranks: int) -> dict[str, Any]:
     """CPU seconds and memory of comparing so many ranks by copies of one record."""
     trace = load([large()]).ranks[0].light
-    digest = cast(RankView, recording(None, None)(trace))
+    digest = cast(RankView, recording(0, None, None)(trace))
     kept = pickle.dumps((trace.head(), digest))
     del trace, digest
     before = peak_mb()

@@ -131,7 +131,7 @@ def test_of_one_trace_of_several_and_of_no_record(path):
     run = load([path, other], cached=False)
     assert [bool(len(rank.light.operators)) for rank in run.ranks] == [True, False]
     assert not len(run.ranks[0].light.head().operators)
-    digested = load([path], digest=lambda _facts, _detail: lambda trace: len(trace.operators), cached=False)
+    digested = load([path], digest=lambda _rank, _facts, _detail: lambda trace: len(trace.operators), cached=False)
     assert [rank.digest for rank in digested.digested] == [0]
 
 

@@ -71,6 +71,21 @@ def test_what_compares_ranks_needs_their_records_only(real_traces):
     assert (late.rank, late.lag_ns, late.gain_share) == (other_late.rank, other_late.lag_ns, other_late.gain_share)
 
 
+def test_records_of_hsdp_over_gloo_have_its_process_groups():
+    """gloo's events name no group; a record has those of the mesh, which facts and the rank tell."""
+    folder = Path(__file__).parent / "units_over_gloo" / "hybrid"
+    records, whole = records_of(folder), reading.measured(folder)
+    for rank in records.digested:
+        row, column = divmod(rank.rank, 2)
+        groups = {call.kind: call.members for call in rank.digest.devices[0].record.calls}
+        assert groups["all_gather"] == groups["reduce_scatter"] == str([2 * row, 2 * row + 1])
+        assert groups["all_reduce"] == str([column, column + 2])
+    measured = measure(with_events(records, [0]))
+    ours, expected = (figures.model_dump(include=set(COMPARING)) for figures in (measured, whole))
+    assert ours == expected
+    assert [each.arrival.lag_ns for each in measured.ranks] == [each.arrival.lag_ns for each in whole.ranks]
+
+
 @pytest.mark.long
 def test_sixteen_ranks_are_compared_by_their_records(tmp_path):
     planted = Planted(gemm_times={5: 1.3}, delays=lambda rank, _: 2_000.0 * (rank == 9), data_times={2: 2.5})

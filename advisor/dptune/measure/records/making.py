@@ -12,6 +12,7 @@ import numpy as np
 from dptune.errors import TraceError
 from dptune.measure.communication.calls import Call, calls
 from dptune.measure.communication.collectives import inside, shaped_calls
+from dptune.measure.communication.mesh_groups import in_mesh
 from dptune.measure.complete import ran_by_name
 from dptune.measure.device.accounts import device_timeline
 from dptune.measure.device.timeline import Split, Timeline
@@ -29,20 +30,22 @@ from dptune.trace.kernels import OPTIMIZER_KERNEL_NAME, Work
 from dptune.trace.loading.reading import Digest
 
 
-def recording(facts: Facts | None, read_detailed: Callable[[], Trace] | None) -> Digest:
+def recording(rank: int, facts: Facts | None, read_detailed: Callable[[], Trace] | None) -> Digest:
     """The function that makes the record of a rank with these facts from its trace, where that is read."""
-    return partial(_recorded, facts, read_detailed)
+    return partial(_recorded, rank, facts, read_detailed)
 
 
-def _recorded(facts: Facts | None, read_detailed: Callable[[], Trace] | None, trace: Trace) -> RankView:
-    return recorded(view(0, trace, facts.window("light") if facts else None), read_detailed)
+def _recorded(rank: int, facts: Facts | None, read_detailed: Callable[[], Trace] | None, trace: Trace) -> RankView:
+    return recorded(view(rank, trace, facts.window("light") if facts else None), facts, read_detailed)
 
 
-def recorded(rank_view: RankView, read_detailed: Callable[[], Trace] | None = None) -> RankView:
+def recorded(
+    rank_view: RankView, facts: Facts | None = None, read_detailed: Callable[[], Trace] | None = None
+) -> RankView:
     """The same rank without the columns of its trace: what comparing ranks takes of it is in its records."""
     kept, found = [], []
     for device in rank_view.devices:
-        of_device = calls(rank_view, device)
+        of_device = in_mesh(rank_view, device, calls(rank_view, device), facts)
         found += inside(of_device)
         kept.append(_device(rank_view, device, of_device))
     shaped: list[Call] = []

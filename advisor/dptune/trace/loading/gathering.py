@@ -24,7 +24,7 @@ from dptune.trace.places.files import Files, find
 from dptune.trace.places.source import located, redacted, shown
 from dptune.trace.run import MOST_RANKS, Progress, RankTrace, Run
 
-DigestOf = Callable[[Facts | None, Callable[[], Trace] | None], Digest]
+DigestOf = Callable[[int, Facts | None, Callable[[], Trace] | None], Digest]
 
 _MOST_SIZES = 8  # that are named where traces contradict each other
 _MOST_NAMED = 3  # files that are left out for one rank
@@ -44,11 +44,11 @@ def load(
     `progress` is called with what is being read, how many bytes are done, and how many there are. `jobs` processes read
     several large traces at once; a script that asks for more than one needs its `if __name__ == "__main__":`. Or
     `executor` does: any concurrent.futures.Executor, of one machine or of many that see the same files. `cached` takes
-    the columns of traces that were read before, and keeps those of new ones. `digest` is given the facts of a rank and
-    what reads its detailed window, where there are any, and returns a function that is called with the trace where it
-    is read: the run then holds its results in place of events, and `with_events` reads ranks in full. A file that
-    cannot be read is a finding as long as another can; otherwise its TraceError, or a RunError that counts them, is
-    raised.
+    the columns of traces that were read before, and keeps those of new ones. `digest` is given a rank (0 where only its
+    trace has the number), its facts and what reads its detailed window, where there are any, and returns a function
+    that is called with the trace where it is read: the run then holds its results in place of events, and `with_events`
+    reads ranks in full. A file that cannot be read is a finding as long as another can; otherwise its TraceError, or a
+    RunError that counts them, is raised.
     """
     files = find(paths)
     recorded = [run_folder.contents(path) for path in files.run_folders]
@@ -120,12 +120,12 @@ def _digests(
     digest: DigestOf, recorded: Sequence[run_folder.Contents], names: Sequence[str], cached: bool
 ) -> dict[str, Digest]:
     """By file the function that makes its digest."""
-    found = {name: digest(None, None) for name in names}
+    found = {name: digest(0, None, None) for name in names}
     for part in recorded:
         for rank, path in part.traces.items():
             detail = part.details.get(rank)
             read_detailed = None if detail is None else partial(read, os.fspath(detail), cached)
-            found[os.fspath(path)] = digest(part.facts.get(rank), read_detailed)
+            found[os.fspath(path)] = digest(rank, part.facts.get(rank), read_detailed)
     return found
 
 
