@@ -69,6 +69,7 @@ def test_a_script_that_profiles_itself_is_left_to_it(profile: Callable[..., Run]
     assert 0 < theirs.spent_ns < theirs.lasted_ns or not theirs.calls
 
 
+@pytest.mark.thorough
 def test_a_script_that_profiled_its_first_steps_is_recorded_afterwards(profile: Callable[..., Run]) -> None:
     script = """
     import torch

@@ -41,7 +41,11 @@ def read_for_all(path: str) -> tuple[Run, Report]:
     return run, report.model_copy(update={"run": report.run.model_copy(update={"sources": sources})})
 
 
-@pytest.mark.parametrize("name", ["overview", "advice", "timeline", "what-if", "eight-gpus", "fsdp2"])
+# The first screen of eight GPUs is compared each time by test_walkthroughs.py.
+EIGHT = pytest.param("eight-gpus", marks=pytest.mark.thorough)
+
+
+@pytest.mark.parametrize("name", ["overview", "advice", "timeline", "what-if", EIGHT, "fsdp2"])
 async def test_a_picture_is_current(pictures: ModuleType, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
     if not Path(pictures.PICTURES[name].run).exists():

@@ -2,8 +2,12 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import random
+from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -17,11 +21,44 @@ from dptune.runfile.window import Window
 st.register_type_strategy(float, st.floats(allow_nan=False, allow_infinity=False))
 
 
-@pytest.mark.long
+def drawn(kind: Any, chance: random.Random) -> Any:
+    """A value of a type that facts have; lists, dictionaries and texts of up to two."""
+    if dataclasses.is_dataclass(kind):
+        hints = get_type_hints(kind)
+        return kind(**{field.name: drawn(hints[field.name], chance) for field in dataclasses.fields(kind)})
+    origin, inner, many = get_origin(kind), get_args(kind), range(chance.randrange(3))
+    if origin is Literal:
+        return chance.choice(inner)
+    if origin in (Union, UnionType):
+        return drawn(chance.choice(inner), chance)
+    if origin is list:
+        return [drawn(inner[0], chance) for _ in many]
+    if origin is tuple:
+        return tuple(drawn(each, chance) for each in (inner[:1] * len(many) if inner[-1] is ... else inner))
+    if origin in (dict, Mapping):
+        return {drawn(inner[0], chance): drawn(inner[1], chance) for _ in many}
+    plain = {
+        int: chance.randrange(-(2**62), 2**62),
+        float: chance.choice((0.0, -0.5, 5e-324, 1e308, chance.random())),
+        str: "".join(chance.choices('a"\\\n\x00é\U0001f600', k=len(many))),
+        bool: chance.random() < 0.5,
+        type(None): None,
+    }
+    return plain[kind]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_facts_are_read_as_they_were_written(seed: int, tmp_path: Path) -> None:
+    facts = dataclasses.replace(drawn(Facts, random.Random(seed)), schema_version=SCHEMA_VERSION)
+    form.write(tmp_path / "facts.json", facts)
+    assert form.read(tmp_path / "facts.json", Facts) == facts
+
+
+@pytest.mark.thorough
 # facts are large: how many draws are too large for Hypothesis is luck
-@settings(max_examples=5, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(facts=st.from_type(Facts).map(lambda facts: dataclasses.replace(facts, schema_version=SCHEMA_VERSION)))
-def test_facts_come_back_as_they_were_written(facts: Facts) -> None:
+def test_facts_of_any_values_are_read_as_they_were_written(facts: Facts) -> None:
     with TemporaryDirectory() as folder:
         form.write(Path(folder) / "facts.json", facts)
         assert form.read(Path(folder) / "facts.json", Facts) == facts
