@@ -1,13 +1,16 @@
 """The call whose input leads a backward pass to parameters that it is not meant for."""
 
+import functools
+import inspect
 import sys
+from types import SimpleNamespace
 
 import pytest
 import torch
 from torch import nn
 
 from dptune.capture.injected.observe.left_out import AddedParameters
-from dptune.capture.injected.observe.places import Places
+from dptune.capture.injected.observe.places import OURS, Places
 from dptune.capture.injected.observe.unused_gradients import Unused
 
 
@@ -26,8 +29,13 @@ class Script:
 
     def call(self, module, *args):
         """As `nn.Module.__call__` is watched; the line that is noted is that of the test."""
-        self.unused.inputs.note(module, args, {}, sys._getframe(1))
+        self.unused.inputs.note(module, args, {}, self.between(sys._getframe(1)))
         return module(*args)
+
+    @staticmethod
+    def between(frame):
+        """The frame that an observer is called from."""
+        return frame
 
     def update(self, loss, optimizer, **more):
         optimizer.zero_grad()
@@ -63,6 +71,14 @@ def test_the_discriminators_step_gets_to_the_generator_through_one_call(script):
     assert int(of_generator.entered_at.rpartition(":")[2]) == line[0]
     # The generator's own step needs the pass through the discriminator: nothing could be detached.
     assert (of_discriminator.tensors, of_discriminator.entered_at) == (2, None)
+
+
+def test_the_line_is_the_scripts_where_another_observer_passes_the_call_on(script):
+    """Whichever of them wraps `nn.Module.__call__` last is called by the other."""
+    passed_on = functools.partial(eval, compile("inspect.currentframe()", f"{OURS}observe/other.py", "eval"))
+    script.between = lambda frame: SimpleNamespace(f_code=passed_on({"inspect": inspect}).f_code, f_back=frame)
+    of_generator, _ = steps(script, lambda fake: script.call(script.discriminator, fake).square().mean())
+    assert of_generator.entered_at.startswith("tests/capture/test_graph_inputs.py:")
 
 
 def test_an_input_that_leads_to_wanted_parameters_too_is_left(script):

@@ -287,6 +287,20 @@ def test_steps_that_take_turns_are_compared_over_one_between():
     assert [again > 0 for again in facts.again_ns] == [False, True]
 
 
+def test_what_ends_one_step_and_begins_the_next_is_not_the_same_in_every_step():
+    """A step may end between two evaluations of one batch: the optimizer that marks steps is not the last to step."""
+    batches = [torch.rand(32, 64) for _ in range(6)]
+
+    def step(model):
+        del batches[0]
+        first, second = torch.matmul(batches[0], FIXED), torch.matmul(batches[1], FIXED)
+        return model(first + second).mean()
+
+    assert found(step) == []
+    batches[:] = [torch.rand(32, 64)] * 6
+    assert [facts.operators[0] for facts in found(step) if not facts.within_step] == ["matmul"]
+
+
 def test_a_forked_child_ends_it_and_is_free_of_it():
     observer = SameResults(Uncompiled())
     observer.begin()

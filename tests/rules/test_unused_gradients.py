@@ -60,11 +60,11 @@ def test_an_input_to_detach(ask, make_measured, make_facts):
     )
     assert str(advice.place) == "train.py:50"
     assert advice.remedy.startswith("Pass `tensor.detach()` there")
-    # Through DDP each parameter is expected to get a gradient.
+    # What goes forward through DDP and not back is no error: its hooks wait for gradients that begin to arrive.
     (advice,) = ask(
         "DP109", make_measured(device="cpu"), run(make_facts, optimizer="a.py:1", entered_at="a.py:5", reduced=True)
     )
-    assert "freeze them in this pass" in advice.title
+    assert advice.title.startswith("Detach the input of the call at a.py:5")
 
 
 def test_gradients_that_are_zeroed_before_their_optimizer_steps(ask, make_measured, make_facts):

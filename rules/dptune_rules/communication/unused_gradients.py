@@ -137,7 +137,7 @@ def _predicted(run: RunView, unused: UnusedGradientFacts, share: float) -> Savin
 def _text(unused: UnusedGradientFacts, what: str) -> tuple[str, str]:
     """The title, and how to keep the pass from the parameters without breaking DDP."""
     at, reduced = f" at {unused.where}" if unused.where else "", unused.reduced
-    if unused.entered_at and not reduced:
+    if unused.entered_at:
         return (
             f"Detach the input of the call at {unused.entered_at}: the backward pass{at} computes gradients of {what} "
             "that are zeroed before use",

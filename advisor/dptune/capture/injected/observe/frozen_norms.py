@@ -19,7 +19,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import SyncBatchNorm, _BatchNorm
 
 from dptune.capture.injected.observe.module_paths import DEEPEST, Parents, joined, parents
-from dptune.capture.injected.observe.places import Places, is_the_users, users_line
+from dptune.capture.injected.observe.places import Places, caller, is_the_users, users_line
 from dptune.capture.injected.observe.tensor_samples import Sample, changes, samples
 from dptune.runfile.frozen_norms import FrozenNormFacts
 
@@ -62,8 +62,8 @@ class FrozenNorms:
         @functools.wraps(train)
         def watched(this: Any, mode: bool = True) -> Any:
             with contextlib.suppress(Exception):
-                frame = sys._getframe(1)
-                if mode and is_the_users(frame.f_code.co_filename):
+                frame = caller(sys._getframe(1))
+                if mode and frame is not None and is_the_users(frame.f_code.co_filename):
                     self._line = users_line(frame)
             return train(this, mode)
 

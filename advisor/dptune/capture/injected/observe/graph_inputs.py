@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from dptune.capture.injected.observe.places import is_the_users, users_line
+from dptune.capture.injected.observe.places import caller, is_the_users, users_line
 
 _CALLS = 2048  # that are noted between two optimizer steps
 _NODES = 200_000  # of a graph; a larger one is not read
@@ -36,11 +36,12 @@ class GraphInputs:
         self._calls: list[_Noted] = []
 
     def note(self, module: Any, args: Iterable[Any], kwargs: dict[str, Any], frame: FrameType) -> None:
-        """A module is called; `frame` is that of the caller."""
-        if len(self._calls) >= _CALLS or not is_the_users(frame.f_code.co_filename):
+        """A module is called; `frame` is that of the caller, or of an observer between."""
+        called_in = caller(frame)
+        if len(self._calls) >= _CALLS or called_in is None or not is_the_users(called_in.f_code.co_filename):
             return
         made_by = tuple(value.grad_fn._sequence_nr() for value in _tensors(args, kwargs) if value.grad_fn is not None)
-        self._calls.append(_Noted(users_line(frame), weakref.ref(module), made_by))
+        self._calls.append(_Noted(users_line(called_in), weakref.ref(module), made_by))
 
     def stepped(self) -> None:
         """An optimizer has made a step: graphs of before are gone."""

@@ -10,7 +10,7 @@ import sys
 from types import FrameType
 from typing import Any
 
-from dptune.capture.injected.observe.places import Places, function_name, is_the_users, users_place
+from dptune.capture.injected.observe.places import Places, caller, function_name, is_the_users, users_place
 from dptune.capture.injected.observe.wrapped_operators import WrappedOperators
 from dptune.runfile.histories import HistoryFacts
 
@@ -47,6 +47,7 @@ class Histories:
 
     def joined(self, parts: Any, frame: FrameType | None) -> None:
         """A function of torch or NumPy joins these parts for that frame."""
+        frame = caller(frame)
         if frame is None or type(parts) not in (list, tuple) or not is_the_users(frame.f_code.co_filename):
             return
         where = users_place(frame.f_code.co_filename, frame.f_lineno)

@@ -76,6 +76,13 @@ def users_line(frame: FrameType | None) -> str | None:
     return None
 
 
+def caller(frame: FrameType | None) -> FrameType | None:
+    """The innermost frame that is not dptune's: several observers may wrap the function that was called."""
+    while frame is not None and frame.f_code.co_filename.startswith(OURS):
+        frame = frame.f_back
+    return frame
+
+
 def users_function(frame: FrameType | None) -> str | None:
     """The function and line of the same frame, as `function (file:line)`; outside of functions `file:line`."""
     while frame is not None and not is_the_users(frame.f_code.co_filename):
@@ -104,8 +111,7 @@ def _made_by_library(frame: FrameType | None) -> bool:
 
 def library(frame: FrameType | None) -> str:
     """The installed package that a frame is of; "" where it is the script's own."""
-    while frame is not None and frame.f_code.co_filename.startswith(OURS):
-        frame = frame.f_back
+    frame = caller(frame)
     return package(frame.f_code) if frame is not None else ""
 
 

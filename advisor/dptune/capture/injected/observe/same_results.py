@@ -21,7 +21,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from types import FrameType
 from typing import Any, Protocol
@@ -73,6 +73,9 @@ class _Call:
     count: int = 1  # calls
 
 
+_Compared = tuple[int, int, list[_Call]]  # a step: its duration, that of forward operators, and what it computes again
+
+
 class CallObserver(Protocol):
     """Sees the calls of operators in the steps that are watched."""
 
@@ -120,6 +123,7 @@ class SameResults:
         self._numbers = ValueNumbers()
         self._values: dict[int, torch.Tensor] = {}  # of results of earlier steps, by number
         self._new_values: dict[int, torch.Tensor] = {}
+        self._since: dict[int, int] = {}  # the step of the first such result, by number
         self._again: list[_Call] = []
         self._constants: dict[tuple[Any, int], list[Any]] = {}  # by function and line: time, calls and operators
         self._others: set[Any] = set()  # functions that compute what they did not compute before
@@ -128,7 +132,7 @@ class SameResults:
         self._changed: set[int] = set()  # numbers of what is changed in place in this step
         self._calls = self._steps = 0
         self._begun_ns = self._forward_ns = self._own_ns = 0
-        self._times: list[tuple[int, int, list[_Call]]] = []  # of the compared steps
+        self._times: list[_Compared] = []  # of the compared steps
         self._mixed: set[Any] = set()  # functions that were among others in any of them
         self._facts: list[SameResultFacts] = []
 
@@ -157,6 +161,7 @@ class SameResults:
             with contextlib.suppress(Exception):
                 other.ticked(max(1, now_ns - self._begun_ns - self._own_ns), self._forward_ns)
         self._values.update(self._new_values)
+        self._since.update((number, self._steps) for number in self._new_values if number not in self._since)
         self._known |= self._new_known
         self._steps += 1
         if self._steps >= _STEPS:
@@ -172,7 +177,7 @@ class SameResults:
             return
         with contextlib.suppress(Exception):
             _remove(self._mode)
-            self._facts = _facts(self._times, self._mixed)
+            self._facts = _facts(_lasting(self._times, self._since), self._mixed)
         for other in self._observers:
             with contextlib.suppress(Exception):
                 other.end()
@@ -360,7 +365,22 @@ def _converts(name: str, args: Any, result: torch.Tensor) -> bool:
     return isinstance(given, torch.Tensor) and (given.dtype, given.device) != (result.dtype, result.device)
 
 
-def _facts(times: list[tuple[int, int, list[_Call]]], mixed: Collection[Any]) -> list[SameResultFacts]:
+def _lasting(times: list[_Compared], since: Mapping[int, int]) -> list[_Compared]:
+    """Without calls that repeat only the step before: what ends one step and begins the next may be one computation."""
+    if len(times) < 2:
+        return times
+    last = {call.number for call in times[-1][2] if since.get(call.number, 0) == 0}
+    return [
+        (
+            step_ns,
+            forward_ns,
+            [call for call in calls if call.first is not None or call.number in last or call.values is None],
+        )
+        for step_ns, forward_ns, calls in times
+    ]
+
+
+def _facts(times: list[_Compared], mixed: Collection[Any]) -> list[SameResultFacts]:
     """By function of the script; `mixed`: those that also compute something else."""
     found = []
     for code, within in {(call.code, call.first is not None) for _, _, calls in times for call in calls}:

@@ -21,7 +21,7 @@ from torch import nn
 from dptune.capture.injected.observe.call_contents import tensors_in
 from dptune.capture.injected.observe.cell_inputs import cell_loop
 from dptune.capture.injected.observe.item_loops import is_independent
-from dptune.capture.injected.observe.places import OURS, function_name, is_the_users, relative
+from dptune.capture.injected.observe.places import caller, function_name, is_the_users, relative
 from dptune.capture.injected.observe.row_calls import keeps_state
 from dptune.capture.injected.observe.sibling_calls import SiblingCalls
 from dptune.runfile.row_calls import CellLoopFacts, SliceCallsFacts
@@ -69,8 +69,7 @@ class SliceCalls:
 
     def entered(self, module: Any, given: Any, frame: FrameType | None, after: int) -> None:
         """A module is called, after so many backward passes."""
-        while frame is not None and frame.f_code.co_filename.startswith(OURS):
-            frame = frame.f_back
+        frame = caller(frame)
         if frame is None:
             return
         if len(self._cells) < _MOST and _is_step(module, given):

@@ -20,7 +20,7 @@ from torch.optim import Optimizer
 from dptune.capture.injected.observe import process_rank
 from dptune.capture.injected.observe.meters import samples_in
 from dptune.capture.injected.observe.passes import is_captured, is_in_pass
-from dptune.capture.injected.observe.places import Places, is_the_users, users_line
+from dptune.capture.injected.observe.places import Places, caller, is_the_users, users_line
 from dptune.capture.injected.observe.tensor_samples import elements, is_readable
 from dptune.capture.injected.observe.wrapped_operators import WrappedOperators
 from dptune.runfile.step_draws import StepDrawFacts
@@ -74,8 +74,10 @@ class StepDraws:
     def _note(self, operator: str, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         if os.getpid() != self._process:
             return
-        frame = sys._getframe(2)
-        if not is_the_users(frame.f_code.co_filename) or torch.compiler.is_compiling() or is_captured() or is_in_pass():
+        frame = caller(sys._getframe(2))
+        if frame is None or not is_the_users(frame.f_code.co_filename):
+            return
+        if torch.compiler.is_compiling() or is_captured() or is_in_pass():
             return
         if type(result) is not torch.Tensor or not result.dim() or not is_readable(result):
             return

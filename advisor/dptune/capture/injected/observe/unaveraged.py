@@ -19,7 +19,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from dptune.capture.injected.observe.averaging import averages_by_other_means
-from dptune.capture.injected.observe.places import Places, is_the_users, users_function
+from dptune.capture.injected.observe.places import Places, caller, is_the_users, users_function
 from dptune.capture.injected.observe.unfreezing import unfreezing_line
 from dptune.runfile.unaveraged import UnaveragedFacts
 
@@ -69,8 +69,8 @@ class Unaveraged:
         @functools.wraps(switch)
         def switched(this: Any, requires_grad: bool = True) -> Any:
             with contextlib.suppress(Exception):
-                frame = sys._getframe(1)
-                if requires_grad and is_the_users(frame.f_code.co_filename):
+                frame = caller(sys._getframe(1))
+                if requires_grad and frame is not None and is_the_users(frame.f_code.co_filename):
                     self._line = users_function(frame)
             return switch(this, requires_grad)
 
