@@ -235,6 +235,17 @@ def test_small_batches_of_evaluation_are_named(ask, make_measured, make_facts):
         assert advice.remedy.count("Its loader (train.py:33) has `batch_size=1`, training 16") == many
 
 
+def test_an_evaluation_with_gradients_enabled_runs_without_them_first(ask, make_measured, make_facts):
+    ours = run_of(make_facts, [(EVALUATION, every(5, 4, 200)), (CHECKPOINT, every(4, 3, 100))])
+    ours.evaluates_with_graphs = "evaluate (train.py:18)"
+    evaluation, checkpoint = ask("DP703", make_measured(world=1), [ours])
+    assert evaluation.remedy.startswith(
+        "Run it under `torch.no_grad()`: gradients are enabled in evaluate (train.py:18), so each forward pass builds "
+        "a graph that no backward pass uses. Evaluate less often"
+    )
+    assert "no_grad" not in checkpoint.remedy
+
+
 @pytest.mark.parametrize(
     "hiccups",
     [

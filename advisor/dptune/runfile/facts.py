@@ -213,9 +213,10 @@ class Facts:
     (`deepspeed`); `iterators` the lines that make iterators of a DataLoader; `kept` the tensors that stay alive from
     step to step; `tensors` how large those are, by what they are for; `dense_tables` embedding tables with dense
     gradients, and how many rows a step uses; `left_out` parameters that get gradients and no optimizer holds;
-    `evaluation_mode` models that are updated in evaluation mode; `unaveraged` parameters that DDP does not average;
-    `lost_updates` 16-bit parameters that optimizers leave as they were; `repeated_forward` modules that run again
-    within a step on the same inputs; `row_calls` modules that a loop over a list calls with one row each; `slice_calls`
+    `evaluation_mode` models that are updated in evaluation mode; `evaluates_with_graphs` the function that evaluates
+    with gradients enabled, and has no backward pass; `unaveraged` parameters that DDP does not average; `lost_updates`
+    16-bit parameters that optimizers leave as they were; `repeated_forward` modules that run again within a step on the
+    same inputs; `row_calls` modules that a loop over a list calls with one row each; `slice_calls`
     with one slice of a tensor each; `cell_loops` loops over recurrent cells; `probability_losses` losses that are given
     outputs of the wrong kind; `ignored_targets` rows of logits whose targets the loss ignores; `discarded_gradients`
     gradients that are cleared before an optimizer uses them; `optimizer_gradients` whether optimizer steps have
@@ -294,6 +295,7 @@ class Facts:
     frozen_norms: FrozenNormFacts | None = None
     dense_tables: list[DenseTableFacts] = field(default_factory=list)
     evaluation_mode: list[EvaluationModeFacts] = field(default_factory=list)
+    evaluates_with_graphs: str | None = None
     unaveraged: list[UnaveragedFacts] = field(default_factory=list)
     lost_updates: list[LostUpdateFacts] = field(default_factory=list)
     repeated_forward: list[RepeatedForwardFacts] = field(default_factory=list)

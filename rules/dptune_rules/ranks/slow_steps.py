@@ -27,8 +27,9 @@ it: the mean step does.
 
 - Checkpoints: less often, in a thread or a process of their own (`torch.distributed.checkpoint.async_save`), or from a
   copy in memory.
-- Evaluation: on fewer samples, less often, on all ranks, or in another job. The transformers Trainer keeps all logits
-  for `compute_metrics`: `preprocess_logits_for_metrics` reduces them batch by batch.
+- Evaluation: under `torch.no_grad()`, if gradients are enabled in it; on fewer samples, less often, on all ranks, or in
+  another job. The transformers Trainer keeps all logits for `compute_metrics`: `preprocess_logits_for_metrics` reduces
+  them batch by batch.
 - Logging: if values are printed every tenth step, do not read them from the device in every step.
 
 If the cause was sampled, the saving is predicted: the extra time of the slow steps as a share of all timed steps, minus
@@ -154,6 +155,7 @@ def check(run: RunView) -> Iterator[Advice]:
                 filter(
                     None,
                     (
+                        _graphs_built(run, cause),
                         REMEDIES.get(cause.kind, ""),
                         _where_set(run, cause),
                         _held_out_batch(run, cause),
@@ -248,6 +250,17 @@ def _held_out_batch(run: RunView, cause: SlowSteps) -> str:
     return (
         f"Its loader{where} has `batch_size={smallest.batch_size}`, training {largest.batch_size}: evaluation keeps no "
         f"activations for a backward pass, so {largest.batch_size} fit as well."
+    )
+
+
+def _graphs_built(run: RunView, cause: SlowSteps) -> str:
+    """What to say of an evaluation that runs with gradients enabled."""
+    function = next((facts.evaluates_with_graphs for facts in run.facts if facts.evaluates_with_graphs), None)
+    if function is None or cause.kind != "evaluation":
+        return ""
+    return (
+        f"Run it under `torch.no_grad()`: gradients are enabled in {function}, so each forward pass builds a graph "
+        "that no backward pass uses."
     )
 
 

@@ -93,6 +93,7 @@ def gather(facts: Facts, observers: Observers) -> None:
         "frozen_norms": observers.frozen_norms.facts,
         "dense_tables": observers.dense_tables.facts,
         "evaluation_mode": observers.evaluation_mode.facts,
+        "evaluates_with_graphs": lambda: observers.evaluation_graphs.where,
         "lost_updates": observers.lost_updates.facts,
         "repeated_forward": observers.repeated_forward.facts,
         "row_calls": observers.repeated_forward.row_calls.facts,

@@ -21,6 +21,7 @@ from dptune.capture.injected.observe.compilations import Compilations
 from dptune.capture.injected.observe.counted_padding import CountedPadding
 from dptune.capture.injected.observe.dense_tables import DenseTables
 from dptune.capture.injected.observe.discarded_gradients import DiscardedGradients
+from dptune.capture.injected.observe.evaluation_graphs import EvaluationGraphs
 from dptune.capture.injected.observe.evaluation_mode import EvaluationMode
 from dptune.capture.injected.observe.float64 import Doubling
 from dptune.capture.injected.observe.frozen_features import FrozenFeatures
@@ -86,6 +87,7 @@ class Observers:
     frozen_norms: FrozenNorms
     dense_tables: DenseTables
     evaluation_mode: EvaluationMode
+    evaluation_graphs: EvaluationGraphs
     unaveraged: Unaveraged
     iterators: Iterators
     lost_updates: LostUpdates
@@ -189,6 +191,8 @@ def observers() -> Observers:
     dense_tables.install()
     evaluation_mode = EvaluationMode(places)
     evaluation_mode.install()
+    evaluation_graphs = EvaluationGraphs(lambda: meters.passes)
+    evaluation_graphs.install()
     ignored_targets = IgnoredTargets(places)
     discarded_gradients = DiscardedGradients(places)
     broadcast_losses = BroadcastLosses(places)
@@ -259,6 +263,7 @@ def observers() -> Observers:
         frozen_norms=frozen_norms,
         dense_tables=dense_tables,
         evaluation_mode=evaluation_mode,
+        evaluation_graphs=evaluation_graphs,
         unaveraged=unaveraged,
         iterators=iterators,
         lost_updates=LostUpdates(places),
