@@ -1,4 +1,4 @@
-"""Frost alarms for orchards: which of the stations in a valley will freeze tonight, from a day of readings. Accelerate."""
+"""Frost alarms for orchards: which stations in a valley will freeze tonight, from a day of readings. Accelerate."""
 
 import argparse
 

@@ -11,11 +11,12 @@ Drawn with `random.Random("dptune thirteenth draw")` and its `choices`, in the o
 time, then 6 that put the result at risk; what is drawn a third time is drawn anew. In this order (the number is the
 script's place below):
 
-  time   anomaly detection left on (1), metrics by numpy in each step (2), average of weights by a Python loop or through
+  time   anomaly detection left on (1), metrics by numpy in each step (2), average of weights by a Python loop or by
          state_dict (3), generator's graph kept in the discriminator's step (4), anomaly detection left on again (5),
          recurrent decoder called word by word (6), tensors in memory fetched sample by sample (7), average of weights
-         again (8), whole picture augmented at each access (9), generator's graph again (10), loss in a Python loop (11),
-         loss in a Python loop again (12), batch put together in Python loops (13), validation without no_grad (14)
+         again (8), whole picture augmented at each access (9), generator's graph again (10), loss in a Python loop
+         (11), loss in a Python loop again (12), batch put together in Python loops (13), validation without no_grad
+         (14)
   risk   causal mask missing (15), view instead of transpose (16), prediction and target broadcast in the loss (17),
          negatives gathered without gradient (18), losses kept with their graphs (19), padding counted in the loss (20)
 
@@ -172,7 +173,7 @@ THIRTEENTH = (
                     "for name in self.kept:",
                     "self.average.update(self.model)",
                 ),
-                "update in place: torch._foreach_lerp_, or AveragedModel with get_ema_multi_avg_fn; or every some steps",
+                "update in place: torch._foreach_lerp_, or AveragedModel with get_ema_multi_avg_fn; or rarely",
                 "no average; a smaller model; another optimizer as the cause",
             ),
         ),
@@ -240,7 +241,7 @@ THIRTEENTH = (
                     "return self.out(torch.tanh(self.mix(",
                     "loss = model(source, target)",
                 ),
-                "one call of the decoder with all words of the target: the GRU steps inside, attention and output at once",
+                "one call of the decoder with all words of the target: the GRU steps inside, the rest at once",
                 "the same for translate(), where each word depends on the last; shorter phrases; an LSTM instead",
             ),
         ),
@@ -317,8 +318,8 @@ THIRTEENTH = (
         2,
         (
             Fault(
-                "the maps for the critic's step keep the graph of the U-Net: the critic's backward pass runs through it "
-                "too, and its gradients are reduced over the ranks and then cleared",
+                "the maps for the critic's step keep the graph of the U-Net: the critic's backward pass runs through "
+                "it too, and its gradients are reduced over the ranks and then cleared",
                 "generator's graph in the discriminator's step",
                 "train_step",
                 (
@@ -455,8 +456,8 @@ THIRTEENTH = (
         1,
         (
             Fault(
-                "heads are made by view() where days and heads are to be exchanged: a head gets parts of some days, and "
-                "the result is put together as if it were by days",
+                "heads are made by view() where days and heads are to be exchanged: a head gets parts of some days, "
+                "and the result is put together as if it were by days",
                 "view instead of transpose between heads and days",
                 "heads_first",
                 (
@@ -520,8 +521,8 @@ THIRTEENTH = (
         1,
         (
             Fault(
-                "losses and entropies of all updates are kept for the curves with their graphs, each over 20 steps of a "
-                "recurrent cell: memory grows with each update",
+                "losses and entropies of all updates are kept for the curves with their graphs, each over 20 steps of "
+                "a recurrent cell: memory grows with each update",
                 "losses kept with their graphs",
                 "note",
                 (
@@ -542,8 +543,8 @@ THIRTEENTH = (
         2,
         (
             Fault(
-                "labels are a copy of the filled-up input: the loss counts the filling of every song, most of its terms "
-                "in batches with a long song, and looks low",
+                "labels are a copy of the filled-up input: the loss counts the filling of every song, most of its "
+                "terms in batches with a long song, and looks low",
                 "padding counted in the loss of a language model",
                 "__call__",
                 (
@@ -553,7 +554,7 @@ THIRTEENTH = (
                     "trainer.train()",
                 ),
                 "set the labels of filled places to -100 (by length: the end of a song is the same number)",
-                "setting all labels of that number to -100 (the end is never learned); cutting songs; dropping the mask",
+                "setting all labels of that number to -100 (the end is never learned); cutting songs; no mask",
                 kind="risk",
             ),
         ),

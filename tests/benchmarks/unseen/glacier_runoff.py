@@ -1,4 +1,4 @@
-"""Water that runs off a glacier in the next days: an encoder of the past and a decoder that goes on from its guesses."""
+"""Water that runs off a glacier in the next days: an encoder of the past, a decoder that goes on from its guesses."""
 
 import argparse
 

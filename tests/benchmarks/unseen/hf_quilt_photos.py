@@ -70,7 +70,7 @@ def accuracy(prediction):
 
 def main():
     set_seed(27)
-    batch, side, crop = draw("batch", 10, 12), draw("side", 192, 208, 224), 64
+    batch, side, crop = draw("batch", 8, 10), draw("side", 192, 208, 224), 64
     config = ViTConfig(
         image_size=crop,
         patch_size=8,

@@ -1,6 +1,7 @@
 """Lichens on churchyard walls, five kinds: a small residual network, trained by a class, with averaged weights."""
 
 import copy
+import itertools
 from dataclasses import dataclass
 
 import torch
@@ -50,7 +51,7 @@ class LichenNet(nn.Module):
         self.stem = nn.Conv2d(3, width, 3, 2, 1)
         sizes = [width, width, 2 * width, 4 * width, 8 * width]
         self.blocks = nn.Sequential(
-            *[Block(a, b, 1 if a == b else 2) for a, b in zip(sizes, sizes[1:], strict=False)],
+            *[Block(a, b, 1 if a == b else 2) for a, b in itertools.pairwise(sizes)],
             Block(8 * width, 8 * width, 1),
         )
         self.out = nn.Linear(8 * width, len(KINDS))
@@ -78,9 +79,9 @@ class AveragedWeights:
 
 @dataclass
 class Settings:
-    size: int = 40
-    width: int = draw("width", 40, 48)
-    batch: int = draw("batch", 6, 7)
+    size: int = 32
+    width: int = draw("width", 48, 56)
+    batch: int = draw("batch", 4, 5)
     steps_per_epoch: int = 40
     epochs: int = 3
     lr: float = 6e-4

@@ -103,7 +103,7 @@ def trainer(epochs):
 
 def main():
     L.seed_everything(14)
-    batch = draw("batch", 10, 12)
+    batch = draw("batch", 8, 9)
     fit = trainer(epochs=2)
     train, check = Towns(2 * batch * 40, seed=1), Towns(2 * batch * 3, seed=2)
     fit.fit(

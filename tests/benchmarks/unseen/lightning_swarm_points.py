@@ -43,7 +43,7 @@ class Flight(nn.Module):
         self.turn = nn.Linear(dim, 3)
 
     def forward(self, x, place, speed):
-        b, n, d = x.shape
+        b, n = x.shape[:2]
         with torch.no_grad():
             nearest = torch.cdist(place, place).topk(self.near + 1, largest=False).indices[:, :, 1:]
         at = (nearest + n * torch.arange(b).view(-1, 1, 1)).flatten()

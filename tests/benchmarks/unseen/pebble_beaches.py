@@ -1,4 +1,4 @@
-"""Where a pebble was picked up, from its photograph: MixNet-like convolutions, DistributedDataParallel, mixed photos."""
+"""Where a pebble was picked up, from its photograph: depthwise convolutions, DistributedDataParallel, mixed photos."""
 
 import argparse
 import random
