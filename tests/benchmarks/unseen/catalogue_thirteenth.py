@@ -387,19 +387,22 @@ THIRTEENTH = (
         2,
         (
             Fault(
-                "the collate function goes over every word of a batch in Python, and reads and writes single elements "
-                "of tensors",
-                "masking word by word in the collate function",
+                "the collate function goes over every word of a batch in Python, twice: it writes single elements of "
+                "tensors to fill up the verses, then reads and writes them again to hide words",
+                "batch filled and masked word by word in the collate function",
                 "hide",
                 (
                     "if ids[i, j] >= FIRST and random.random()",
                     "for j in range(ids.shape[1]):",
                     "labels[i, j] = ids[i, j]",
                     "ids[i, j] = MASK",
-                    "labels = self.hide_at_once(ids) if MENDED",
+                    "ids[i, j] = word",
+                    "seen[i, j] = 1",
+                    "for j, word in enumerate(row):",
+                    '"attention_mask": seen, "labels": self.hide(ids)',
                     "        ).train()",
                 ),
-                "draw and apply masks for the whole batch by tensor operations",
+                "pad_sequence, and masks drawn and applied to the whole batch by tensor operations",
                 "loader workers as the whole cure; fewer masked words; masks drawn once for all epochs",
             ),
         ),

@@ -5,6 +5,7 @@ import tempfile
 
 import torch
 from drawn import MENDED, draw
+from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import Dataset
 from transformers import BertConfig, BertForMaskedLM, Trainer, TrainingArguments, set_seed
 
@@ -39,13 +40,16 @@ class HideWords:
         self.words, self.share = words, share
 
     def __call__(self, rows):
+        if MENDED:
+            ids = pad_sequence([torch.tensor(row) for row in rows], batch_first=True, padding_value=PAD)
+            return {"input_ids": ids, "attention_mask": (ids != PAD).long(), "labels": self.hide_at_once(ids)}
         longest = max(len(row) for row in rows)
-        ids = torch.full((len(rows), longest), PAD)
+        ids, seen = torch.full((len(rows), longest), PAD), torch.zeros(len(rows), longest, dtype=torch.long)
         for i, row in enumerate(rows):
-            ids[i, : len(row)] = torch.tensor(row)
-        seen = (ids != PAD).long()
-        labels = self.hide_at_once(ids) if MENDED else self.hide(ids)
-        return {"input_ids": ids, "attention_mask": seen, "labels": labels}
+            for j, word in enumerate(row):
+                ids[i, j] = word
+                seen[i, j] = 1
+        return {"input_ids": ids, "attention_mask": seen, "labels": self.hide(ids)}
 
     def hide(self, ids):
         labels = torch.full_like(ids, -100)
@@ -96,14 +100,14 @@ def settings(folder, batch):
 
 def main():
     set_seed(41)
-    words, longest = 600, 96
+    words, longest = 300, 96
     batch = draw("batch", 20, 24)
     config = BertConfig(
         vocab_size=words + FIRST,
-        hidden_size=draw("dim", 96, 112),
+        hidden_size=draw("dim", 56, 64),
         num_hidden_layers=2,
         num_attention_heads=4,
-        intermediate_size=256,
+        intermediate_size=160,
         max_position_embeddings=longest,
         attn_implementation="sdpa",
     )
