@@ -78,9 +78,9 @@ def main():
     p = argparse.ArgumentParser(description=__doc__)
     p.add_argument("--size", type=int, default=36)
     p.add_argument("--patch", type=int, default=6)
-    p.add_argument("--dim", type=int, default=draw("dim", 128, 144))
+    p.add_argument("--dim", type=int, default=draw("dim", 112, 128))
     p.add_argument("--depth", type=int, default=4)
-    p.add_argument("--batch", type=int, default=draw("batch", 16, 20))
+    p.add_argument("--batch", type=int, default=draw("batch", 10, 12))
     p.add_argument("--epochs", type=int, default=3)
     args = p.parse_args()
 

@@ -56,8 +56,8 @@ def windows(weather, runoff, batch, g=None):
 
 def main():
     p = argparse.ArgumentParser(description=__doc__)
-    p.add_argument("--hidden", type=int, default=draw("hidden", 80, 96))
-    p.add_argument("--batch", type=int, default=draw("batch", 48, 56))
+    p.add_argument("--hidden", type=int, default=draw("hidden", 64, 72))
+    p.add_argument("--batch", type=int, default=draw("batch", 32, 40))
     p.add_argument("--steps", type=int, default=140)
     p.add_argument("--lr", type=float, default=2e-3)
     args = p.parse_args()
