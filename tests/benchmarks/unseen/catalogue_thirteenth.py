@@ -524,7 +524,7 @@ THIRTEENTH = (
         1,
         (
             Fault(
-                "losses and entropies of all updates are kept for the curves with their graphs, each over 20 steps of "
+                "losses and entropies of all updates are kept for the curves with their graphs, each over 28 steps of "
                 "a recurrent cell: memory grows with each update",
                 "losses kept with their graphs",
                 "note",

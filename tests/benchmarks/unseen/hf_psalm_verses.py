@@ -81,6 +81,7 @@ def settings(folder, batch):
         use_cpu=True,
         ddp_backend="gloo",
         ddp_find_unused_parameters=False,
+        average_tokens_across_devices=False,
         per_device_train_batch_size=batch,
         per_device_eval_batch_size=batch,
         num_train_epochs=2,

@@ -19,7 +19,8 @@ def photograph(rng, pattern, side):
     y, x = np.mgrid[0:side, 0:side]
     step = 12 + pattern * 3
     piece = (x // step + (pattern + 1) * (y // step) + ((x + y) // (step * 2)) * (pattern % 3)) % 5
-    colour = rng.integers(30, 225, (5, 3))[piece]
+    dye = np.array([60 * np.cos(pattern), 60 * np.sin(pattern), 25 * (pattern % 3 - 1)])
+    colour = (rng.integers(70, 185, (5, 3)) + dye)[piece]
     crease = 12 * np.sin(x / rng.uniform(15, 40) + y / rng.uniform(20, 60))
     return Image.fromarray(
         np.clip(colour + crease[..., None] + rng.normal(0, 9, colour.shape), 0, 255).astype(np.uint8)

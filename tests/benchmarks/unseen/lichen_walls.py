@@ -21,8 +21,8 @@ class Walls(Dataset):
         tint = torch.rand(len(KINDS), 3, 1, 1, generator=torch.Generator().manual_seed(3))
         self.kind = torch.randint(len(KINDS), (count,), generator=g)
         blot = F.interpolate(torch.rand(count, 1, 5, 5, generator=g), size=size, mode="bilinear") > 0.55
-        stone = 0.5 + 0.2 * torch.randn(count, 3, size, size, generator=g)
-        self.photo = torch.where(blot, tint[self.kind] + 0.15 * torch.randn(stone.shape, generator=g), stone)
+        stone = 0.5 + 0.1 * torch.randn(count, 3, size, size, generator=g)
+        self.photo = torch.where(blot, tint[self.kind] + 0.1 * torch.randn(stone.shape, generator=g), stone)
 
     def __len__(self):
         return len(self.kind)
@@ -38,6 +38,7 @@ class Block(nn.Module):
         self.conv1 = nn.Conv2d(n_in, n_out, 3, stride, 1, bias=False)
         self.conv2 = nn.Conv2d(n_out, n_out, 3, 1, 1, bias=False)
         self.norm1, self.norm2 = nn.GroupNorm(8, n_out), nn.GroupNorm(8, n_out)
+        nn.init.zeros_(self.norm2.weight)
         self.short = nn.Conv2d(n_in, n_out, 1, stride, bias=False) if stride > 1 or n_in != n_out else nn.Identity()
 
     def forward(self, x):
@@ -84,8 +85,8 @@ class Settings:
     batch: int = draw("batch", 4, 5)
     steps_per_epoch: int = 40
     epochs: int = 3
-    lr: float = 6e-4
-    decay: float = 0.995
+    lr: float = 3e-4
+    decay: float = 0.97
 
 
 class Trainer:

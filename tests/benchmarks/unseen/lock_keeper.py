@@ -97,7 +97,7 @@ def main():
     p = argparse.ArgumentParser(description=__doc__)
     p.add_argument("--locks", type=int, default=draw("locks", 96, 128))
     p.add_argument("--hidden", type=int, default=draw("hidden", 96, 128))
-    p.add_argument("--steps", type=int, default=20, help="of the locks for an update")
+    p.add_argument("--steps", type=int, default=28, help="of the locks for an update")
     p.add_argument("--updates", type=int, default=150)
     p.add_argument("--gamma", type=float, default=0.97)
     args = p.parse_args()
