@@ -80,7 +80,7 @@ class AveragedWeights:
 
 @dataclass
 class Settings:
-    size: int = 32
+    size: int = 24
     width: int = draw("width", 48, 56)
     batch: int = draw("batch", 4, 5)
     steps_per_epoch: int = 40
