@@ -27,7 +27,7 @@ def text(length, words, seed):
 
 @dataclass
 class Settings:
-    words: int = 80
+    words: int = 150
     block: int = 48
     dim: int = draw("dim", 128, 144)
     depth: int = 3
@@ -36,7 +36,7 @@ class Settings:
     accumulate: int = 3
     steps: int = 90
     warmup: int = 8
-    lr: float = 3e-3
+    lr: float = 2e-3
 
 
 class Block(nn.Module):
@@ -62,7 +62,8 @@ class Almanac(nn.Module):
         self.blocks = nn.Sequential(*[Block(s) for _ in range(s.depth)])
         self.norm, self.head = nn.LayerNorm(s.dim), nn.Linear(s.dim, s.words, bias=False)
         self.word.weight = self.head.weight
-        nn.init.normal_(self.head.weight, std=0.02)
+        for table in (self.head, self.place):
+            nn.init.normal_(table.weight, std=0.02)
 
     def forward(self, x, y):
         h = self.norm(self.blocks(self.word(x) + self.place.weight[: x.shape[1]]))

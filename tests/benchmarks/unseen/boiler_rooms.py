@@ -70,7 +70,7 @@ def main():
 
     torch.manual_seed(10)
     heat, signal = logs(60, 600, seed=1)
-    test_heat, test_signal = logs(32, 160, seed=2)
+    test_heat, test_signal = logs(96, 160, seed=2)
     model = RoomStep(args.hidden)
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3, weight_decay=1e-3, fused=True)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 4e-3, total_steps=args.steps)

@@ -87,10 +87,10 @@ def windows(data, count, g):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--channels", type=int, default=draw("channels", 48, 56))
-    parser.add_argument("--depth", type=int, default=5)
-    parser.add_argument("--hidden", type=int, default=draw("hidden", 1152, 1280))
-    parser.add_argument("--batch", type=int, default=12)
+    parser.add_argument("--channels", type=int, default=draw("channels", 32, 40))
+    parser.add_argument("--depth", type=int, default=4)
+    parser.add_argument("--hidden", type=int, default=draw("hidden", 1792, 1920))
+    parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--epochs", type=int, default=3)
     args = parser.parse_args()
 
