@@ -32,7 +32,7 @@ class Settings:
     dim: int = draw("dim", 128, 144)
     depth: int = 3
     heads: int = 4
-    micro: int = draw("micro", 4, 5)
+    micro: int = draw("micro", 6, 8)
     accumulate: int = 3
     steps: int = 90
     warmup: int = 8

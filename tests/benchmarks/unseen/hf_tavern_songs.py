@@ -74,7 +74,7 @@ def settings(folder, batch):
 def main():
     set_seed(71)
     words, longest = 500, 96
-    batch = draw("batch", 8, 10)
+    batch = draw("batch", 10, 12)
     config = GPT2Config(
         vocab_size=words + FIRST + 1,
         n_positions=longest,
