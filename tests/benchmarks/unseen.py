@@ -4,7 +4,7 @@
                                                         (make bench-unseen)
     python tests/benchmarks/unseen.py --half sealed     the other half: to be run when nothing is changed any more
     python tests/benchmarks/unseen.py --half second     a later draw of scripts, sealed as a whole
-    python tests/benchmarks/unseen.py --half third      one more draw, sealed as a whole; fourth to twelfth: others
+    python tests/benchmarks/unseen.py --half third      one more draw, sealed as a whole; fourth to thirteenth: others
     python tests/benchmarks/unseen.py --again           read anew what was recorded, with the commit as it is
     python tests/benchmarks/unseen.py --table           print the table of what there is
 
@@ -55,6 +55,7 @@ from catalogue_seventh import SEVENTH  # noqa: E402
 from catalogue_sixth import SIXTH  # noqa: E402
 from catalogue_tenth import TENTH  # noqa: E402
 from catalogue_third import THIRD  # noqa: E402
+from catalogue_thirteenth import THIRTEENTH  # noqa: E402
 from catalogue_twelfth import TWELFTH  # noqa: E402
 
 RESULTS = HERE / "results" / "unseen.json"
@@ -74,8 +75,23 @@ DRAWS = {
     "tenth": TENTH,
     "eleventh": ELEVENTH,
     "twelfth": TWELFTH,
+    "thirteenth": THIRTEENTH,
 }
-ALL = (*SCRIPTS, *SECOND, *THIRD, *FOURTH, *FIFTH, *SIXTH, *SEVENTH, *EIGHTH, *NINTH, *TENTH, *ELEVENTH, *TWELFTH)
+ALL = (
+    *SCRIPTS,
+    *SECOND,
+    *THIRD,
+    *FOURTH,
+    *FIFTH,
+    *SIXTH,
+    *SEVENTH,
+    *EIGHTH,
+    *NINTH,
+    *TENTH,
+    *ELEVENTH,
+    *TWELFTH,
+    *THIRTEENTH,
+)
 DRAW = "first"  # another word draws other sizes and another order
 PAIRS = 4
 WARMUP, STEPS, LONG_STEPS = 5, 35, 65  # long ones where not all steps have the fault
