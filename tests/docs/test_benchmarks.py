@@ -211,6 +211,7 @@ DRAWS = {
     "tenth draw": ("--half", "tenth"),
     "eleventh draw": ("--half", "eleventh"),
     "twelfth draw": ("--half", "twelfth"),
+    "thirteenth draw": ("--half", "thirteenth"),
 }
 
 
