@@ -215,7 +215,8 @@ def _remedy(run: RunView, site: CodeSite, where: str) -> str:
     if run.reports(site.name):
         return f"{what}: call it every N steps or once per epoch, not in each step."
     if site.runs >= line_forms.MANY_RUNS:
-        return f"{what} runs {site.runs:,.0f} times per step: use one call for the whole batch."
+        runs = f"{what} runs {site.runs:,.0f} times per step"
+        return f"{runs}: use one call for the whole batch if none needs the one before."
     if site.operator and site.operator_calls >= FEW_CALLS:
         return (
             f"{what} calls {site.operator} {site.operator_calls:,.0f} times per step: use one operator for the whole "
