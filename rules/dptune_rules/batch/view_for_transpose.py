@@ -6,7 +6,7 @@ In three warm-up steps, each call of `view`, `reshape`, `view_as` and `reshape_a
 reported if it moves a dimension: its size is in the shapes before and after, at other places, and the sizes between are
 the same, split or merged. Examples: (B, T, C) to (B, C, T), the split into heads (B, T, H*D) to (B, H, T, D), and
 (B, C, H, W) to (B, H*W, C). The shape before is that of the last operator that was not a view. In at least two steps,
-an operator such as a convolution, a matrix product or a softmax must compute along the moved dimensions, and gradients
+an operator (a convolution, a matrix product, a softmax) must compute along the moved dimensions, and gradients
 must flow through its result.
 
 Shapes can also match by chance where neighbors are regrouped on purpose (several frames stacked into one, groups of
