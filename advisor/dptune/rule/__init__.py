@@ -38,6 +38,7 @@ from dptune.runfile.loader import LoaderFacts, PreparingFacts
 from dptune.runfile.loader_lines import HotFunction
 from dptune.runfile.lost_updates import LostUpdateFacts, over_ranks
 from dptune.runfile.memory_growth import MemoryGrowth
+from dptune.runfile.misplaced_views import MisplacedViewFacts
 from dptune.runfile.norm_samples import NormSampleFacts
 from dptune.runfile.optimizer_gradients import OptimizerGradientFacts
 from dptune.runfile.padding import PaddingFacts
@@ -98,6 +99,7 @@ __all__ = [
     "LoaderFacts",
     "LostUpdateFacts",
     "MemoryGrowth",
+    "MisplacedViewFacts",
     "Missing",
     "NewIterators",
     "NormSampleFacts",

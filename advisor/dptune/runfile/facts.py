@@ -34,6 +34,7 @@ from dptune.runfile.library_calls import LibraryCallFacts
 from dptune.runfile.loader import LoaderFacts
 from dptune.runfile.loss_scaling import LossScalingFacts, ScaledClippingFacts
 from dptune.runfile.lost_updates import LostUpdateFacts
+from dptune.runfile.misplaced_views import MisplacedViewFacts
 from dptune.runfile.norm_samples import NormSampleFacts
 from dptune.runfile.optimizer_gradients import OptimizerGradientFacts
 from dptune.runfile.policy_ratios import PolicyRatioFacts
@@ -240,10 +241,11 @@ class Facts:
     use the gradients of several backward passes; `norm_samples` BatchNorm layers of few samples; `active_dropouts`
     dropout in any mode; `step_draws` random numbers that steps draw; `decisions` what the rank decides by scores;
     `frozen_features` modules that no optimizer trains; `unread_results` what nothing reads; `wrapped_integers` lines
-    whose narrow integers wrap around; `split_windows` overlapping windows of which some are held out; `dtype_speeds`
-    how fast a CPU computes in the 16-bit dtypes the script uses; `hooks` those on modules that steps register;
-    `hook_calls` forward hooks whose results nothing reads; `cpu_peak` the peak FLOP/s of a CPU, after the last window;
-    `steps` how many optimizer steps were counted; `ended` how this rank's part ended: `recording` until it has.
+    whose narrow integers wrap around; `misplaced_views` views where a transpose is meant; `split_windows` overlapping
+    windows of which some are held out; `dtype_speeds` how fast a CPU computes in the 16-bit dtypes the script uses;
+    `hooks` those on modules that steps register; `hook_calls` forward hooks whose results nothing reads; `cpu_peak` the
+    peak FLOP/s of a CPU, after the last window; `steps` how many optimizer steps were counted; `ended` how this rank's
+    part ended: `recording` until it has.
     """
 
     rank: int
@@ -320,6 +322,7 @@ class Facts:
     same_results: list[SameResultFacts] = field(default_factory=list)
     unread_results: list[UnreadResultFacts] = field(default_factory=list)
     wrapped_integers: list[WrappedIntegerFacts] = field(default_factory=list)
+    misplaced_views: list[MisplacedViewFacts] = field(default_factory=list)
     hook_calls: list[HookCallFacts] = field(default_factory=list)
     split_windows: list[SplitWindowFacts] = field(default_factory=list)
     histories: list[HistoryFacts] = field(default_factory=list)

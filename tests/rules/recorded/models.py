@@ -155,6 +155,21 @@ class Remembering(nn.Module):
         return outputs.flatten(1)
 
 
+class Convolving(nn.Module):
+    """A convolution over the 32 times of 12 channels that a row has; `mended`: times and channels are transposed."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.layers = layers(width, 2)
+        self.enter = nn.Linear(12, 12)
+        self.convolve = nn.Conv1d(12, 12, 3, padding=1)
+
+    def forward(self, rows):
+        times = self.enter(self.layers(rows).unflatten(1, (-1, 12)))
+        channels = times.transpose(1, 2) if args.mended else times.view(-1, 12, times.shape[1])
+        return self.convolve(channels).flatten(1)
+
+
 class Songs(nn.Module):
     """The vectors of a session's songs, which are looked up in a table."""
 
@@ -354,6 +369,8 @@ def build_model():
         return Halves(384)
     if args.fault == "state-carried-over":
         return Remembering(384)
+    if args.fault == "view-for-transpose":
+        return Convolving(384)
     if args.fault == "one-hot-products":
         return Songs(WORDS, 64)
     if args.fault == "long-convolutions":

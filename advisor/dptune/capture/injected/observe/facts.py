@@ -117,6 +117,7 @@ def gather(facts: Facts, observers: Observers) -> None:
         "histories": observers.histories.facts,
         "unread_results": observers.unread_results.facts,
         "wrapped_integers": observers.wrapped_integers.facts,
+        "misplaced_views": observers.misplaced_views.facts,
         "hook_calls": observers.hook_calls.facts,
         "split_windows": lambda: observers.split_windows.facts() or facts.split_windows,
         "step_values": observers.sampled_steps.facts,

@@ -38,6 +38,7 @@ from dptune.capture.injected.observe.library_calls import LibraryCalls
 from dptune.capture.injected.observe.loss_scaling import LossScaling
 from dptune.capture.injected.observe.lost_updates import LostUpdates
 from dptune.capture.injected.observe.meters import Meters
+from dptune.capture.injected.observe.misplaced_views import MisplacedViews
 from dptune.capture.injected.observe.module_calls import ModuleCalls
 from dptune.capture.injected.observe.norm_samples import NormSamples
 from dptune.capture.injected.observe.optimizer_gradients import OptimizerGradients
@@ -130,6 +131,7 @@ class Observers:
     carried_states: CarriedStates
     unread_results: UnreadResults
     wrapped_integers: WrappedIntegers
+    misplaced_views: MisplacedViews
     hook_calls: HookCalls
     split_windows: SplitWindows
     sampled_steps: SampledSteps
@@ -257,6 +259,7 @@ def observers() -> Observers:
     split_windows.install()
     histories = Histories(places)
     unread_results, wrapped_integers, hook_calls = UnreadResults(), WrappedIntegers(), HookCalls(hooks.forward)
+    misplaced_views = MisplacedViews()
     return Observers(
         *(places, meters, garbage, Compilations(), preparing, calls, averaging, unused, warned, checkpointing),
         doubling=doubling,
@@ -280,7 +283,7 @@ def observers() -> Observers:
         same_results=SameResults(
             places,
             histories.joined,
-            (unread_results, wrapped_integers, hook_calls, probability_losses.divergences),
+            (unread_results, wrapped_integers, misplaced_views, hook_calls, probability_losses.divergences),
         ),
         changed_samples=changed_samples,
         library_calls=library_calls,
@@ -310,6 +313,7 @@ def observers() -> Observers:
         carried_states=carried_states,
         unread_results=unread_results,
         wrapped_integers=wrapped_integers,
+        misplaced_views=misplaced_views,
         hook_calls=hook_calls,
         split_windows=split_windows,
         sampled_steps=SampledSteps(places),

@@ -391,3 +391,10 @@ def function_at(code: CodeType, line: int) -> str:
     place = users_place(code.co_filename, line) or f"{code.co_filename}:{line}"
     name = function_name(code)
     return place if name == "<module>" else f"{name} ({place})"
+
+
+def script_frame(frame: FrameType | None) -> FrameType | None:
+    """The innermost frame if it is the script's, not that of a library that the script calls."""
+    while frame is not None and frame.f_code.co_filename.startswith((TORCHS, OURS)):  # observers pass calls on
+        frame = frame.f_back
+    return frame if frame is not None and is_the_users(frame.f_code.co_filename) else None

@@ -32,7 +32,7 @@ from torch.overrides import TorchFunctionMode
 
 from dptune.capture.injected.observe.compared_values import agree, largest_of, some_inputs, some_values
 from dptune.capture.injected.observe.histories import JOINING
-from dptune.capture.injected.observe.places import OURS, TORCHS, Places, function_at, is_the_users
+from dptune.capture.injected.observe.places import OURS, TORCHS, Places, function_at, script_frame
 from dptune.capture.injected.observe.value_numbers import ValueNumbers
 from dptune.runfile.same_results import SameResultFacts
 
@@ -201,7 +201,7 @@ class SameResults:
         self._calls += 1
         if name in JOINING and args:
             with contextlib.suppress(Exception):
-                self._joined(args[0], _users_frame(sys._getframe(2)))
+                self._joined(args[0], script_frame(sys._getframe(2)))
         with contextlib.suppress(Exception):  # inference tensors have no version; arguments may be anything
             number = self._numbers.number(name, args, kwargs)
             if kwargs.get("inplace") or _IN_PLACE.fullmatch(name):
@@ -217,7 +217,7 @@ class SameResults:
         with contextlib.suppress(Exception):
             if number is not None:
                 self._note(name, number, result, ended_ns - begun_ns, args)
-            elif (frame := _users_frame(sys._getframe(2))) is not None:
+            elif (frame := script_frame(sys._getframe(2))) is not None:
                 self._others.add(frame.f_code)
         self._own_ns += time.perf_counter_ns() - entered_ns - (ended_ns - begun_ns)
         return result
@@ -245,7 +245,7 @@ class SameResults:
         if values is None or within:
             values = some_inputs(args) if tests else some_values(largest)
             self._new_values.setdefault(number, values)
-        frame = _users_frame(sys._getframe(3)) if before or within else None
+        frame = script_frame(sys._getframe(3)) if before or within else None
         if frame is not None:
             size, earlier = list(largest.shape), first if within else None
             self._again.append(_Call(number, name, spent_ns, frame.f_code, frame.f_lineno, size, values, earlier))
@@ -260,7 +260,7 @@ class SameResults:
         known = number in self._known
         if number in self._values and spent_ns >= _LEAST_NS and largest is not None:
             return False  # it is compared
-        frame = _users_frame(sys._getframe(4))
+        frame = script_frame(sys._getframe(4))
         if frame is None:
             return False
         if not known:
@@ -341,13 +341,6 @@ def _name(func: Any) -> str:
     """`matmul`, or `get T` for what reads a property."""
     name = str(getattr(func, "__name__", ""))
     return f"get {getattr(func.__self__, '__name__', '')}" if name == "__get__" else name
-
-
-def _users_frame(frame: FrameType | None) -> FrameType | None:
-    """The innermost frame if it is the script's, not that of a library that the script calls."""
-    while frame is not None and frame.f_code.co_filename.startswith((TORCHS, OURS)):  # observers pass calls on
-        frame = frame.f_back
-    return frame if frame is not None and is_the_users(frame.f_code.co_filename) else None
 
 
 def _is_observers(frame: FrameType | None) -> bool:

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from dptune.capture.injected.observe.integer_uses import IntegerUses, Wrapped
-from dptune.capture.injected.observe.places import OURS, TORCHS, function_name, is_the_users, users_place
+from dptune.capture.injected.observe.places import function_name, script_frame, users_place
 from dptune.runfile.wrapped_integers import WrappedIntegerFacts
 
 _NARROW = frozenset(getattr(torch, name, None) for name in ("uint8", "int8", "int16", "uint16")) - {None}
@@ -79,7 +79,7 @@ class WrappedIntegers:
         """Compare a result with the exact values."""
         name, _, _, result = call
         self._uses.used(call)
-        caller = _script(frame) if exact is not None else None
+        caller = script_frame(frame) if exact is not None else None
         if exact is None or caller is None or result.dtype not in _NARROW:
             return
         operator = _NAMES.get(name.strip("_"), name.strip("_"))
@@ -124,10 +124,3 @@ def _whole(tensor: torch.Tensor) -> torch.Tensor | None:
             return None
         rows = rows.double().trunc().clamp(-_LARGEST, _LARGEST)
     return rows.to(torch.int64)
-
-
-def _script(frame: FrameType | None) -> FrameType | None:
-    """The innermost frame if it is the script's: what libraries compute is theirs."""
-    while frame is not None and frame.f_code.co_filename.startswith((TORCHS, OURS)):
-        frame = frame.f_back
-    return frame if frame is not None and is_the_users(frame.f_code.co_filename) else None
