@@ -38,6 +38,7 @@ OF_ONE = (
     *("zero-learning-rate", "not-finite", "padding-learned", "training-mode-in-evaluation"),
     *("loss-not-divided", "few-samples-normalized", "optimizer-not-restored"),
     *("target-with-gradients", "equation-residual", "state-carried-over", "ratio-always-one"),
+    "causal-mask-missing",
     *("unread-results", "forward-hooks", "wrapped-integers", "windows-split-at-random"),
 )
 WITH_STACKS = (
@@ -93,7 +94,7 @@ FOLLOWED = (  # in several warm-up steps
     *("clipping-without-effect", "unreached-parameters", "loss-not-divided"),
     *("few-samples-normalized", "target-with-gradients", "state-carried-over", "unread-results"),
     *("equation-residual", "forward-hooks", "ratio-always-one"),
-    "wrapped-integers",
+    *("wrapped-integers", "causal-mask-missing"),
     *("repeated-forward", "repeated-rows", "same-results", "unused-gradients", "separate-backward-passes"),
 )
 LINKED = ("tiny-gradients", "metrics-reduced")  # on one host, and the links between its ranks are measured
