@@ -15,6 +15,7 @@ from dptune.runfile.bootstrapped_targets import BootstrappedTargetFacts
 from dptune.runfile.broadcast_losses import BroadcastLossFacts
 from dptune.runfile.call_path import CallPath, call_path
 from dptune.runfile.carried_states import CarriedStateFacts
+from dptune.runfile.causal_masks import CausalMaskFacts
 from dptune.runfile.changed_samples import ChangedSampleFacts
 from dptune.runfile.clipping import ClippingFacts
 from dptune.runfile.communication import CallFacts, DdpFacts
@@ -75,6 +76,7 @@ __all__ = [
     "CallFacts",
     "CallPath",
     "CarriedStateFacts",
+    "CausalMaskFacts",
     "ChangedSampleFacts",
     "ClippingFacts",
     "CountSpread",

@@ -12,6 +12,7 @@ from statistics import median
 from dptune.runfile.bootstrapped_targets import BootstrappedTargetFacts
 from dptune.runfile.broadcast_losses import BroadcastLossFacts
 from dptune.runfile.carried_states import CarriedStateFacts
+from dptune.runfile.causal_masks import CausalMaskFacts
 from dptune.runfile.changed_samples import ChangedSampleFacts
 from dptune.runfile.clipping import ClippingFacts
 from dptune.runfile.communication import CallFacts, DdpFacts, FsdpFacts, NcclFacts
@@ -232,7 +233,8 @@ class Facts:
     line that turned anomaly detection on; `script_profiler` the profiler that the script itself runs;
     `grad_scaler_where` that of an enabled GradScaler, else of one that is not; `clipping` the lines that clip
     gradients, and whether steps use the clipped ones; `step_values` what ranks compare of a step; `policy_ratios`
-    ratios of policies that losses clip; `counted_padding` padding among the targets of losses; `saved_files` the files
+    ratios of policies that losses clip; `causal_masks` language models that attend to the tokens to predict;
+    `counted_padding` padding among the targets of losses; `saved_files` the files
     that `torch.save` wrote; `training_mode` models that are evaluated in training mode; `unreached` parameters that get
     no gradient; `zero_rates` optimizers that step at a learning rate of zero; `unrestored_states` optimizers that start
     without the state that a loaded checkpoint has; `planned_epochs` the iterations of the loop around the loop that
@@ -312,6 +314,7 @@ class Facts:
     bootstrapped_targets: list[BootstrappedTargetFacts] = field(default_factory=list)
     target_counts: list[TargetCountFacts] = field(default_factory=list)
     policy_ratios: list[PolicyRatioFacts] = field(default_factory=list)
+    causal_masks: list[CausalMaskFacts] = field(default_factory=list)
     carried_states: list[CarriedStateFacts] = field(default_factory=list)
     kept_weights: list[KeptWeightFacts] = field(default_factory=list)
     changed_samples: list[ChangedSampleFacts] = field(default_factory=list)

@@ -157,7 +157,8 @@ def build_loader(width):
         ids = Rows(torch.randint(0, ROWS, (40 * 512,)))
         sampler = DistributedSampler(ids)
         return DataLoader(ids, 512, sampler=sampler, collate_fn=as_it_is, drop_last=True), sampler
-    if args.fault in ("ignored-targets", "one-hot-products", "labels-shifted-twice", "padding-learned"):
+    of_words = ("ignored-targets", "one-hot-products", "labels-shifted-twice", "padding-learned", "causal-mask-missing")
+    if args.fault in of_words:
         ids = Rows(torch.randint(0, WORDS, (40 * 32, 32)))
         if args.fault == "padding-learned":
             ids.rows[::2, 20:] = 0

@@ -96,6 +96,23 @@ class NextWord(nn.Module):
         return nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten())
 
 
+class Attentive(nn.Module):
+    """A language model of one layer of attention, which hides later words or does not."""
+
+    def __init__(self, words, width):
+        super().__init__()
+        self.words, self.places = nn.Embedding(words, width), nn.Embedding(32, width)
+        self.project, self.layers = nn.Linear(width, 3 * width), layers(width, 2)
+        self.head = nn.Linear(width, words)
+
+    def forward(self, ids):
+        hidden = self.words(ids[:, :-1]) + self.places.weight[: ids.shape[1] - 1]
+        q, k, v = self.project(hidden).unflatten(-1, (3, 4, -1)).permute(2, 0, 3, 1, 4)
+        read = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=args.mended)
+        hidden = hidden + self.layers(read.transpose(1, 2).flatten(2))
+        return nn.functional.cross_entropy(self.head(hidden).flatten(0, 1), ids[:, 1:].flatten())
+
+
 class Padded(nn.Module):
     """A language model whose loss leaves out the padding, 0, or counts it."""
 
@@ -363,6 +380,8 @@ def build_model():
         return NextWord(WORDS, 64)
     if args.fault == "padding-learned":
         return Padded(WORDS, 64)
+    if args.fault == "causal-mask-missing":
+        return Attentive(WORDS, 64)
     if args.fault == "unreached-parameters":
         return Detaching(384)
     if args.fault == "few-samples-normalized":

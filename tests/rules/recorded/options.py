@@ -96,6 +96,7 @@ FAULTS = (
     "optimizer-not-restored",
     "target-with-gradients",
     "ratio-always-one",
+    "causal-mask-missing",
     "equation-residual",
     "state-carried-over",
     "unread-results",
@@ -121,6 +122,7 @@ IDS = (
     "one-hot-products",
     "labels-shifted-twice",
     "padding-learned",
+    "causal-mask-missing",
 )  # the model's inputs, which are no targets
 
 

@@ -106,6 +106,7 @@ def gather(facts: Facts, observers: Observers) -> None:
         "bootstrapped_targets": observers.bootstrapped_targets.facts,
         "target_counts": observers.target_counts.facts,
         "policy_ratios": observers.policy_ratios.facts,
+        "causal_masks": observers.causal_masks.facts,
         "carried_states": observers.carried_states.facts,
         "kept_weights": observers.kept_weights.facts,
         "changed_samples": observers.changed_samples.facts,

@@ -13,6 +13,7 @@ from dptune.capture.injected.observe.batch_preparation import Preparing
 from dptune.capture.injected.observe.bootstrapped_targets import BootstrappedTargets
 from dptune.capture.injected.observe.broadcast_losses import BroadcastLosses
 from dptune.capture.injected.observe.carried_states import CarriedStates
+from dptune.capture.injected.observe.causal_masks import CausalMasks
 from dptune.capture.injected.observe.changed_samples import ChangedSamples
 from dptune.capture.injected.observe.checkpointing import Checkpointing
 from dptune.capture.injected.observe.clipping import Clipping
@@ -128,6 +129,7 @@ class Observers:
     bootstrapped_targets: BootstrappedTargets
     target_counts: TargetCounts
     policy_ratios: PolicyRatios
+    causal_masks: CausalMasks
     carried_states: CarriedStates
     unread_results: UnreadResults
     wrapped_integers: WrappedIntegers
@@ -214,6 +216,7 @@ def observers() -> Observers:
     carried_states = CarriedStates(places)
     target_counts = TargetCounts(places)
     bootstrapped_targets, policy_ratios = BootstrappedTargets(), PolicyRatios()
+    causal_masks = CausalMasks(places)
     meters.drawn += [training_mode.drawn, step_draws.drawn, frozen_features.drawn, carried_states.drawn]
     meters.before_graph += [
         counted_padding.before_pass,
@@ -226,6 +229,7 @@ def observers() -> Observers:
         bootstrapped_targets.before_pass,
         target_counts.before_pass,
         policy_ratios.before_pass,
+        causal_masks.before_pass,
     ]
     meters.before_call.append(undivided_losses.before_pass)
     meters.after_graph += [
@@ -236,6 +240,7 @@ def observers() -> Observers:
         undivided_losses.after_pass,
         bootstrapped_targets.after_pass,
         policy_ratios.after_pass,
+        causal_masks.after_pass,
     ]
     kept_weights = KeptWeights()
     kept_weights.install()
@@ -310,6 +315,7 @@ def observers() -> Observers:
         bootstrapped_targets=bootstrapped_targets,
         target_counts=target_counts,
         policy_ratios=policy_ratios,
+        causal_masks=causal_masks,
         carried_states=carried_states,
         unread_results=unread_results,
         wrapped_integers=wrapped_integers,

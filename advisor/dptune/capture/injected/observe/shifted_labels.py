@@ -12,17 +12,15 @@ from typing import Any
 
 import torch
 
-from dptune.capture.injected.observe.loss_graph import LOSSES, consumers, signed
-from dptune.capture.injected.observe.loss_masks import readable
+from dptune.capture.injected.observe.loss_graph import consumers, signed
 from dptune.capture.injected.observe.places import Places
 from dptune.capture.injected.observe.shift_lines import loss_shift_lines
+from dptune.capture.injected.observe.token_targets import embedded_ids, target_rows, token_losses
 from dptune.runfile.shifted_labels import ShiftedLabelFacts
 
 _PASSES = 4  # that are looked at
 _NODES = 50_000  # of a graph: embeddings are at its far end
 _PAIRS = 16  # of a loss and of embedded ids in a pass
-_SLICE = "SliceBackward"
-_HOPS = 8  # from a loss to where its logits may be cut
 
 
 class ShiftedLabels:
@@ -66,16 +64,9 @@ class ShiftedLabels:
 
 def _counts(nodes: list[Any]) -> Iterator[torch.Tensor]:
     """For each loss and embedded ids that it may predict: targets, those one ahead, and those two ahead."""
-    embedded = [
-        node._saved_indices
-        for node in nodes
-        if node.name().startswith("EmbeddingBackward") and readable(node, "indices")
-    ]
-    sequences = [ids for ids in embedded if type(ids) is torch.Tensor and ids.dim() == 2 and ids.shape[1] > 2]
+    sequences = [ids for _, ids in embedded_ids(nodes) if ids.shape[1] > 2]
     pairs = 0
-    for loss in nodes:
-        if not loss.name().startswith(LOSSES) or not readable(loss, "target") or _starts_later(loss):
-            continue
+    for loss in token_losses(nodes):
         for ids in sequences:
             if pairs < _PAIRS and (found := _ahead(loss, ids)) is not None:
                 pairs += 1
@@ -84,27 +75,13 @@ def _counts(nodes: list[Any]) -> Iterator[torch.Tensor]:
 
 def _ahead(loss: Any, ids: torch.Tensor) -> torch.Tensor | None:
     """None where the targets are not one for each position, or for each but the last."""
-    target = loss._saved_target
-    rows, columns = ids.shape
-    if type(target) is not torch.Tensor or target.numel() not in (rows * columns, rows * (columns - 1)):
+    target = target_rows(loss, ids)
+    if target is None:
         return None
-    target = target.reshape(rows, -1).to(ids.device)
-    compared = columns - 2
+    compared = ids.shape[1] - 2
     counts = target[:, :compared] != signed(loss._saved_ignore_index)
     one, two = (target[:, :compared] == ids[:, ahead : ahead + compared] for ahead in (1, 2))
     return torch.stack([counts.sum(), (one & counts).sum(), (two & counts).sum()])
-
-
-def _starts_later(loss: Any) -> bool:
-    """Whether the logits of the first positions are cut off, so that positions of targets and ids differ."""
-    node = loss
-    for _ in range(_HOPS):
-        node = next((following for following, _ in node.next_functions if following is not None), None)
-        if node is None:
-            return False
-        if node.name().startswith(_SLICE) and signed(node._saved_start) != 0:
-            return True
-    return False
 
 
 def _read(pairs: list[torch.Tensor]) -> ShiftedLabelFacts:
