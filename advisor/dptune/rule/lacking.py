@@ -32,6 +32,7 @@ WORDS = {  # by the names of facts that rules ask for
     "bootstrapped_targets": "whether gradients flow through targets",
     "target_counts": "how many targets each loss counts",
     "policy_ratios": "how far updates change a policy",
+    "gathered_embeddings": "whether embeddings are gathered without gradients",
     "carried_states": "whether recurrent layers keep their state from batch to batch",
     "counted_padding": "whether padding counts as a target",
     "training_mode": "whether the model is evaluated in training mode",

@@ -23,6 +23,7 @@ from dptune.runfile.discarded_gradients import DiscardedGradientFacts
 from dptune.runfile.doubled import DoubledFacts
 from dptune.runfile.evaluation_mode import EvaluationModeFacts
 from dptune.runfile.frozen_norms import FrozenNormFacts
+from dptune.runfile.gathered_embeddings import GatheredEmbeddingFacts
 from dptune.runfile.histories import HistoryFacts
 from dptune.runfile.hook_calls import HookCallFacts
 from dptune.runfile.ignored_targets import IgnoredTargetFacts
@@ -220,6 +221,7 @@ class Facts:
     outputs of the wrong kind; `ignored_targets` rows of logits whose targets the loss ignores; `discarded_gradients`
     gradients that are cleared before an optimizer uses them; `optimizer_gradients` whether optimizer steps have
     gradients, and new ones; `broadcast_losses` losses that compare each prediction with each target;
+    `gathered_embeddings` embeddings of all ranks that losses use without gradients;
     `bootstrapped_targets` targets that keep gradients; `target_counts` the targets that losses count; `carried_states`
     recurrent layers that start with the state after the previous batch; `kept_weights` weights that are kept without a
     copy; `changed_samples` samples that data sets change in place; `shifted_labels` how far targets are ahead of token
@@ -308,6 +310,7 @@ class Facts:
     bootstrapped_targets: list[BootstrappedTargetFacts] = field(default_factory=list)
     target_counts: list[TargetCountFacts] = field(default_factory=list)
     policy_ratios: list[PolicyRatioFacts] = field(default_factory=list)
+    gathered_embeddings: list[GatheredEmbeddingFacts] = field(default_factory=list)
     carried_states: list[CarriedStateFacts] = field(default_factory=list)
     kept_weights: list[KeptWeightFacts] = field(default_factory=list)
     changed_samples: list[ChangedSampleFacts] = field(default_factory=list)

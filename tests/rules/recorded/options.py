@@ -103,6 +103,7 @@ FAULTS = (
     "wrapped-integers",
     "windows-split-at-random",
     "uneven-target-counts",
+    "gathered-without-gradients",
 )
 parser = argparse.ArgumentParser()
 parser.add_argument("fault", choices=FAULTS)

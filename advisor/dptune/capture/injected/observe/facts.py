@@ -105,6 +105,7 @@ def gather(facts: Facts, observers: Observers) -> None:
         "bootstrapped_targets": observers.bootstrapped_targets.facts,
         "target_counts": observers.target_counts.facts,
         "policy_ratios": observers.policy_ratios.facts,
+        "gathered_embeddings": observers.gathered_embeddings.facts,
         "carried_states": observers.carried_states.facts,
         "kept_weights": observers.kept_weights.facts,
         "changed_samples": observers.changed_samples.facts,

@@ -26,6 +26,7 @@ from dptune.capture.injected.observe.float64 import Doubling
 from dptune.capture.injected.observe.frozen_features import FrozenFeatures
 from dptune.capture.injected.observe.frozen_norms import FrozenNorms
 from dptune.capture.injected.observe.garbage import Garbage
+from dptune.capture.injected.observe.gathered_embeddings import GatheredEmbeddings
 from dptune.capture.injected.observe.generators import Generators
 from dptune.capture.injected.observe.histories import Histories
 from dptune.capture.injected.observe.hook_calls import HookCalls
@@ -125,6 +126,7 @@ class Observers:
     bootstrapped_targets: BootstrappedTargets
     target_counts: TargetCounts
     policy_ratios: PolicyRatios
+    gathered_embeddings: GatheredEmbeddings
     carried_states: CarriedStates
     unread_results: UnreadResults
     wrapped_integers: WrappedIntegers
@@ -208,6 +210,8 @@ def observers() -> Observers:
     carried_states = CarriedStates(places)
     target_counts = TargetCounts(places)
     bootstrapped_targets, policy_ratios = BootstrappedTargets(), PolicyRatios()
+    gathered_embeddings = GatheredEmbeddings()
+    calls.before_counting.append(gathered_embeddings.called)
     meters.drawn += [training_mode.drawn, step_draws.drawn, frozen_features.drawn, carried_states.drawn]
     meters.before_graph += [
         counted_padding.before_pass,
@@ -220,6 +224,7 @@ def observers() -> Observers:
         bootstrapped_targets.before_pass,
         target_counts.before_pass,
         policy_ratios.before_pass,
+        gathered_embeddings.before_pass,
     ]
     meters.before_call.append(undivided_losses.before_pass)
     meters.after_graph += [
@@ -302,6 +307,7 @@ def observers() -> Observers:
         bootstrapped_targets=bootstrapped_targets,
         target_counts=target_counts,
         policy_ratios=policy_ratios,
+        gathered_embeddings=gathered_embeddings,
         carried_states=carried_states,
         unread_results=unread_results,
         wrapped_integers=wrapped_integers,

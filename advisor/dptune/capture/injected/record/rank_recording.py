@@ -136,6 +136,7 @@ class RankRecording:
             self._observers.broadcast_losses.end()
             self._observers.bootstrapped_targets.end()
             self._observers.policy_ratios.end()
+            self._observers.gathered_embeddings.end()
             self._observers.shifted_labels.end()
             self._observers.weight_penalties.end()
             self._observers.loss_scaling.end()
