@@ -38,8 +38,8 @@ With Accelerate, split what `accelerator.gather(keys)` returns into such a list 
 
 ## When to leave it alone
 
-- The loss treats gathered embeddings as constants on purpose, as in momentum contrast. Then detach them before the
-  gather: that says so, and dptune is quiet.
+- The loss treats gathered embeddings as constants on purpose, as in momentum contrast. Detach them before the gather
+  then: dptune does not report detached embeddings.
 
 ## References
 

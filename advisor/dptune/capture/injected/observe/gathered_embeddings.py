@@ -160,5 +160,5 @@ def _are_among(rows: torch.Tensor, gathered: torch.Tensor, local: torch.Tensor) 
 def _have_equal(sample: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
     """Which rows of the sample are among the rows, up to their length and what the dtype of the sample rounds."""
     rounding = _ROUNDING if sample.element_size() > 2 else _ROUNDING_16_BITS
-    sides = [torch.nn.functional.normalize(side.to(sample.dtype).float(), dim=1) for side in (sample, rows)]
-    return torch.cdist(*sides, p=float("inf")).amin(1) <= rounding
+    first, second = (torch.nn.functional.normalize(side.to(sample.dtype).float(), dim=1) for side in (sample, rows))
+    return torch.cdist(first, second, p=float("inf")).amin(1) <= rounding
