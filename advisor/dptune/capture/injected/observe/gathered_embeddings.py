@@ -111,7 +111,8 @@ def _without_gradient(roots: Any) -> Iterator[torch.Tensor]:
     for node in consumers((tensor.grad_fn for tensor in tensors), _NODES):
         if all(following is not None for following, _ in node.next_functions):
             continue
-        for name in _saved_names(type(node)):
+        kind: Any = type(node)
+        for name in _saved_names(kind):
             with contextlib.suppress(RuntimeError):  # an earlier pass has freed it
                 saved = saved_tensor(node, name)
                 if saved is None or not saved.is_floating_point() or getattr(node, f"_saved_{name}").requires_grad:
