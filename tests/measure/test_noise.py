@@ -8,7 +8,8 @@ import pytest
 from dptune.measure.steps.noise import LEAST_STEPS, noise
 from dptune.measured import NoiseFigures
 from dptune.runfile.communication import DdpFacts
-from dptune.runfile.facts import Facts, NoiseFacts
+from dptune.runfile.facts import Facts
+from dptune.runfile.noise import NoiseFacts
 from dptune.runfile.window import Window
 
 DDP = [DdpFacts("Net")]

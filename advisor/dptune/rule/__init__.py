@@ -25,6 +25,7 @@ from dptune.runfile.dense_tables import DenseTableFacts
 from dptune.runfile.discarded_gradients import DiscardedGradientFacts, discarding
 from dptune.runfile.evaluation_mode import EvaluationModeFacts
 from dptune.runfile.facts import OptimizerFacts
+from dptune.runfile.gathered_embeddings import GatheredEmbeddingFacts
 from dptune.runfile.generators import EqualGenerators, equal_generators
 from dptune.runfile.hook_calls import HookCallFacts
 from dptune.runfile.hot_lines import SampledShare
@@ -89,6 +90,7 @@ __all__ = [
     "EqualGenerators",
     "EvaluationModeFacts",
     "FrozenFeatureFacts",
+    "GatheredEmbeddingFacts",
     "HookCallFacts",
     "HostWork",
     "HotFunction",

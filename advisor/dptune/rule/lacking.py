@@ -34,6 +34,7 @@ WORDS = {  # by the names of facts that rules ask for
     "policy_ratios": "how far updates change a policy",
     "misplaced_views": "whether views stand where a transpose is meant",
     "causal_masks": "whether attention hides the tokens to predict",
+    "gathered_embeddings": "whether embeddings are gathered without gradients",
     "carried_states": "whether recurrent layers keep their state from batch to batch",
     "counted_padding": "whether padding counts as a target",
     "training_mode": "whether the model is evaluated in training mode",

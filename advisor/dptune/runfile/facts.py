@@ -24,6 +24,7 @@ from dptune.runfile.discarded_gradients import DiscardedGradientFacts
 from dptune.runfile.doubled import DoubledFacts
 from dptune.runfile.evaluation_mode import EvaluationModeFacts
 from dptune.runfile.frozen_norms import FrozenNormFacts
+from dptune.runfile.gathered_embeddings import GatheredEmbeddingFacts
 from dptune.runfile.histories import HistoryFacts
 from dptune.runfile.hook_calls import HookCallFacts
 from dptune.runfile.ignored_targets import IgnoredTargetFacts
@@ -36,6 +37,7 @@ from dptune.runfile.loader import LoaderFacts
 from dptune.runfile.loss_scaling import LossScalingFacts, ScaledClippingFacts
 from dptune.runfile.lost_updates import LostUpdateFacts
 from dptune.runfile.misplaced_views import MisplacedViewFacts
+from dptune.runfile.noise import NoiseFacts
 from dptune.runfile.norm_samples import NormSampleFacts
 from dptune.runfile.optimizer_gradients import OptimizerGradientFacts
 from dptune.runfile.policy_ratios import PolicyRatioFacts
@@ -188,19 +190,6 @@ class CheckpointingFacts:
 
 
 @dataclass
-class NoiseFacts:
-    """Squares of the norms of gradients, by steps of the window `noise`, before they are clipped or unscaled.
-
-    `of_passes`: of what each backward pass of this rank added to the gradient; `of_steps`: of the gradient that the
-    passes of all ranks made; `why` there are none.
-    """
-
-    of_passes: list[list[float]] = field(default_factory=list)
-    of_steps: list[float] = field(default_factory=list)
-    why: str = ""
-
-
-@dataclass
 class Facts:
     """All facts of one rank.
 
@@ -218,23 +207,23 @@ class Facts:
     `evaluation_mode` models that are updated in evaluation mode; `evaluates_with_graphs` the function that evaluates
     with gradients enabled, and has no backward pass; `unaveraged` parameters that DDP does not average; `lost_updates`
     16-bit parameters that optimizers leave as they were; `repeated_forward` modules that run again within a step on the
-    same inputs; `row_calls` modules that a loop over a list calls with one row each; `slice_calls`
-    with one slice of a tensor each; `cell_loops` loops over recurrent cells; `probability_losses` losses that are given
-    outputs of the wrong kind; `ignored_targets` rows of logits whose targets the loss ignores; `discarded_gradients`
-    gradients that are cleared before an optimizer uses them; `optimizer_gradients` whether optimizer steps have
-    gradients, and new ones; `broadcast_losses` losses that compare each prediction with each target;
-    `bootstrapped_targets` targets that keep gradients; `target_counts` the targets that losses count; `carried_states`
-    recurrent layers that start with the state after the previous batch; `kept_weights` weights that are kept without a
-    copy; `changed_samples` samples that data sets change in place; `shifted_labels` how far targets are ahead of token
-    ids; `weight_penalty` squared weights in the loss; `same_results` functions that compute the same in every step;
-    `histories` lines that join all steps so far in each; `keeps_logits` the line of a Trainer of transformers whose
-    evaluation keeps all logits for `compute_metrics`; `library_calls` the script's calls that set up a library, as
-    `TrainingArguments`; `scaled_clipping` the line that clips gradients before they are unscaled; `anomaly_where` the
-    line that turned anomaly detection on; `script_profiler` the profiler that the script itself runs;
-    `grad_scaler_where` that of an enabled GradScaler, else of one that is not; `clipping` the lines that clip
-    gradients, and whether steps use the clipped ones; `step_values` what ranks compare of a step; `policy_ratios`
-    ratios of policies that losses clip; `causal_masks` language models that attend to the tokens to predict;
-    `counted_padding` padding among the targets of losses; `saved_files` the files
+    same inputs; `row_calls` modules that a loop over a list calls with one row each; `slice_calls` with one slice of a
+    tensor each; `cell_loops` loops over recurrent cells; `probability_losses` losses that are given outputs of the
+    wrong kind; `ignored_targets` rows of logits whose targets the loss ignores; `discarded_gradients` gradients that
+    are cleared before an optimizer uses them; `optimizer_gradients` whether optimizer steps have gradients, and new
+    ones; `broadcast_losses` losses that compare each prediction with each target; `gathered_embeddings` embeddings of
+    all ranks that losses use without gradients; `bootstrapped_targets` targets that keep gradients; `target_counts` the
+    targets that losses count; `carried_states` recurrent layers that start with the state after the previous batch;
+    `kept_weights` weights that are kept without a copy; `changed_samples` samples that data sets change in place;
+    `shifted_labels` how far targets are ahead of token ids; `weight_penalty` squared weights in the loss;
+    `same_results` functions that compute the same in every step; `histories` lines that join all steps so far in each;
+    `keeps_logits` the line of a Trainer of transformers whose evaluation keeps all logits for `compute_metrics`;
+    `library_calls` the script's calls that set up a library, as `TrainingArguments`; `scaled_clipping` the line that
+    clips gradients before they are unscaled; `anomaly_where` the line that turned anomaly detection on;
+    `script_profiler` the profiler that the script itself runs; `grad_scaler_where` that of an enabled GradScaler, else
+    of one that is not; `clipping` the lines that clip gradients, and whether steps use the clipped ones; `step_values`
+    what ranks compare of a step; `policy_ratios` ratios of policies that losses clip; `causal_masks` language models
+    that attend to the tokens to predict; `counted_padding` padding among the targets of losses; `saved_files` the files
     that `torch.save` wrote; `training_mode` models that are evaluated in training mode; `unreached` parameters that get
     no gradient; `zero_rates` optimizers that step at a learning rate of zero; `unrestored_states` optimizers that start
     without the state that a loaded checkpoint has; `planned_epochs` the iterations of the loop around the loop that
@@ -315,6 +304,7 @@ class Facts:
     target_counts: list[TargetCountFacts] = field(default_factory=list)
     policy_ratios: list[PolicyRatioFacts] = field(default_factory=list)
     causal_masks: list[CausalMaskFacts] = field(default_factory=list)
+    gathered_embeddings: list[GatheredEmbeddingFacts] = field(default_factory=list)
     carried_states: list[CarriedStateFacts] = field(default_factory=list)
     kept_weights: list[KeptWeightFacts] = field(default_factory=list)
     changed_samples: list[ChangedSampleFacts] = field(default_factory=list)

@@ -4,6 +4,7 @@ import itertools
 import math
 
 import torch
+import torch.distributed as dist
 from options import args, has
 from torch import nn
 
@@ -67,6 +68,8 @@ def error(outputs, batch):
         return of_higher(outputs, batch)
     if args.fault == "ratio-always-one":
         return clipped(outputs, batch)
+    if args.fault == "gathered-without-gradients":
+        return contrasted(outputs)
     if args.fault == "memory-bound-functions":
         return of_best_order(outputs, batch)
     if has("unread-results"):
@@ -88,6 +91,22 @@ def clipped(outputs, batch):
     old = torch.full_like(scores, -math.log(2)) if args.mended else scores.detach()
     ratio = (scores - old).exp()
     return -torch.min(ratio * gains, ratio.clamp(0.8, 1.2) * gains).mean()
+
+
+def from_all_ranks(rows):
+    """The rows of all ranks; those of this rank with their gradients, or without."""
+    gathered = [torch.empty_like(rows) for _ in range(dist.get_world_size())]
+    dist.all_gather(gathered, rows.contiguous())
+    if args.mended:
+        gathered[dist.get_rank()] = rows
+    return torch.cat(gathered)
+
+
+def contrasted(outputs):
+    """How well each even row finds the odd row after it, among those of all ranks."""
+    even, odd = (nn.functional.normalize(outputs[at::2], dim=1) for at in (0, 1))
+    scores = even @ from_all_ranks(odd).mT / 0.1
+    return nn.functional.cross_entropy(scores, torch.arange(len(even)) + dist.get_rank() * len(even))
 
 
 def residual(model, outputs, points):

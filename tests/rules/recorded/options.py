@@ -105,6 +105,7 @@ FAULTS = (
     "windows-split-at-random",
     "uneven-target-counts",
     "view-for-transpose",
+    "gathered-without-gradients",
 )
 parser = argparse.ArgumentParser()
 parser.add_argument("fault", choices=FAULTS)

@@ -86,6 +86,7 @@ LOCALLY = (
         "same-file-saved",
         "own-scores",
         "uneven-target-counts",
+        "gathered-without-gradients",
     ),
     *(fault for fault in dict.fromkeys(("averaged-one-by-one", *OF_ONE, *WITH_STACKS)) if fault not in ALONE),
 )
@@ -94,7 +95,7 @@ FOLLOWED = (  # in several warm-up steps
     *("clipping-without-effect", "unreached-parameters", "loss-not-divided"),
     *("few-samples-normalized", "target-with-gradients", "state-carried-over", "unread-results"),
     *("equation-residual", "forward-hooks", "ratio-always-one"),
-    *("wrapped-integers", "view-for-transpose", "causal-mask-missing"),
+    *("wrapped-integers", "view-for-transpose", "causal-mask-missing", "gathered-without-gradients"),
     *("repeated-forward", "repeated-rows", "same-results", "unused-gradients", "separate-backward-passes"),
 )
 LINKED = ("tiny-gradients", "metrics-reduced")  # on one host, and the links between its ranks are measured

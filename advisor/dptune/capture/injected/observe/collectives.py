@@ -57,6 +57,8 @@ class Calls:
         self._lines: dict[tuple[CodeType, int], _Line] = {}
         self._found: dict[tuple[str, _Line, tuple[int, ...]], CallFacts] = {}
         self.first_step = 0
+        # Called after each call before `begin`, with its function, its arguments and the frame that makes it.
+        self.before_counting: list[Callable[[str, tuple[Any, ...], FrameType], None]] = []
 
     def install(self) -> None:
         """Wrap the functions of torch.distributed. Absent where torch was built without it."""
@@ -96,8 +98,10 @@ class Calls:
         @functools.wraps(call)
         def metered(*args: Any, **kwargs: Any) -> Any:
             # In this order: what a graph is compiled with must not depend on whether anyone counts.
-            if torch.compiler.is_compiling() or not self._counting or getattr(self._inside, "a_call", False):
+            if torch.compiler.is_compiling() or getattr(self._inside, "a_call", False):
                 return call(*args, **kwargs)
+            if not self._counting:
+                return self._watched(name, call, args, kwargs)
             self._inside.a_call = True
             begun, result = time.perf_counter_ns(), None
             try:
@@ -110,6 +114,16 @@ class Calls:
                 self._note(name, (*args, *kwargs.values()), group, spent, waited=not isinstance(result, dist.Work))
 
         return metered
+
+    def _watched(self, name: str, call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        self._inside.a_call = True
+        try:
+            result = call(*args, **kwargs)
+        finally:
+            self._inside.a_call = False
+        for listener in self.before_counting:
+            listener(name, (*args, *kwargs.values()), sys._getframe(2))
+        return result
 
     def _note(self, name: str, given: tuple[Any, ...], group: Any, spent_ns: int, *, waited: bool) -> None:
         with contextlib.suppress(Exception):  # of a group that is gone, or none of this rank's: nothing to tell

@@ -14,7 +14,7 @@ import torch
 from torch.optim import Optimizer
 
 from dptune.capture.injected.observe.places import Places
-from dptune.runfile.facts import NoiseFacts
+from dptune.runfile.noise import NoiseFacts
 
 
 class GradientNoise:

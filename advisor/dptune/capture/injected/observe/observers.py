@@ -28,6 +28,7 @@ from dptune.capture.injected.observe.float64 import Doubling
 from dptune.capture.injected.observe.frozen_features import FrozenFeatures
 from dptune.capture.injected.observe.frozen_norms import FrozenNorms
 from dptune.capture.injected.observe.garbage import Garbage
+from dptune.capture.injected.observe.gathered_embeddings import GatheredEmbeddings
 from dptune.capture.injected.observe.generators import Generators
 from dptune.capture.injected.observe.histories import Histories
 from dptune.capture.injected.observe.hook_calls import HookCalls
@@ -130,6 +131,7 @@ class Observers:
     target_counts: TargetCounts
     policy_ratios: PolicyRatios
     causal_masks: CausalMasks
+    gathered_embeddings: GatheredEmbeddings
     carried_states: CarriedStates
     unread_results: UnreadResults
     wrapped_integers: WrappedIntegers
@@ -217,6 +219,8 @@ def observers() -> Observers:
     target_counts = TargetCounts(places)
     bootstrapped_targets, policy_ratios = BootstrappedTargets(), PolicyRatios()
     causal_masks = CausalMasks(places)
+    gathered_embeddings = GatheredEmbeddings()
+    calls.before_counting.append(gathered_embeddings.called)
     meters.drawn += [training_mode.drawn, step_draws.drawn, frozen_features.drawn, carried_states.drawn]
     meters.before_graph += [
         counted_padding.before_pass,
@@ -230,6 +234,7 @@ def observers() -> Observers:
         target_counts.before_pass,
         policy_ratios.before_pass,
         causal_masks.before_pass,
+        gathered_embeddings.before_pass,
     ]
     meters.before_call.append(undivided_losses.before_pass)
     meters.after_graph += [
@@ -316,6 +321,7 @@ def observers() -> Observers:
         target_counts=target_counts,
         policy_ratios=policy_ratios,
         causal_masks=causal_masks,
+        gathered_embeddings=gathered_embeddings,
         carried_states=carried_states,
         unread_results=unread_results,
         wrapped_integers=wrapped_integers,

@@ -29,7 +29,8 @@ from dptune.capture.injected.record.stopwatch import Stopwatch
 from dptune.capture.injected.record.tracing import Tracing
 from dptune.capture.injected.record.write_errors import remove_unfinished, why_not_written
 from dptune.runfile import form, paths
-from dptune.runfile.facts import Facts, NoiseFacts
+from dptune.runfile.facts import Facts
+from dptune.runfile.noise import NoiseFacts
 from dptune.runfile.window import SampledFacts, Window
 
 # A step of the detailed window, as text, against one of the light window: 2 to 5 in the sample runs.
@@ -137,6 +138,7 @@ class RankRecording:
             self._observers.bootstrapped_targets.end()
             self._observers.policy_ratios.end()
             self._observers.causal_masks.end()
+            self._observers.gathered_embeddings.end()
             self._observers.shifted_labels.end()
             self._observers.weight_penalties.end()
             self._observers.loss_scaling.end()

@@ -146,6 +146,7 @@ class Recorder:
         self._observers.target_counts.begin()
         self._observers.policy_ratios.begin()
         self._observers.causal_masks.begin()
+        self._observers.gathered_embeddings.begin()
         self._observers.shifted_labels.begin()
         self._observers.weight_penalties.begin()
         self._observers.loss_scaling.begin()
