@@ -3,6 +3,7 @@ import pytest
 from dptune.runfile.clipping import ClippingFacts
 from dptune.runfile.communication import CallFacts, DdpFacts, FsdpFacts
 from dptune.runfile.facts import OptimizerFacts
+from dptune.runfile.gathered_embeddings import GatheredEmbeddingFacts
 from dptune.runfile.window import SampledFacts, Window
 
 PICKLED = "each call pickles objects: send tensors, or call it every N steps"
@@ -346,6 +347,16 @@ def sample(line, phase, ms):
     """Stack samples of 10 steps, one each 0.2 ms."""
     looks = round(10 * ms / 0.2)
     return SampledFacts([line], phase, looks=looks, steps=[*range(10)], spent_ns=[round(ms * 1e6)] * 10)
+
+
+def test_embeddings_that_a_loss_uses_are_not_gathered_less_often(ask, make_measured, make_facts, hand_made):
+    known = {"library": "accelerate", "through": "accelerate.Accelerator.gather", "ranks": [0, 1], "calls": 20}
+    ours = make_facts(ddp=[DDP], calls=[CallFacts("all_gather", "train.py:9", host_ns=40_000_000, **known)])
+    ours.calls_steps = 20
+    ours.gathered_embeddings = [GatheredEmbeddingFacts("from_all (train.py:9)", "all_gather")]
+    (advice,) = ask("DP105", make_measured(overlap=hand_made.overlap(*ROWS)), [ours])
+    assert (advice.impact, advice.confidence) == ("low", "low")
+    assert "every N steps" not in advice.title
 
 
 @pytest.mark.parametrize("trained", [True, False])

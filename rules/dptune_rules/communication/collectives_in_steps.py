@@ -258,6 +258,8 @@ def _by_line(run: RunView) -> list[_Called]:
 def _called(run: RunView, at: int) -> dict[tuple[str, str], _Called]:
     """The same of the rank whose facts stand at that place, by name and line."""
     facts, found = run.facts[at], dict[tuple[str, str], _Called]()
+    wheres = (gathered.where or "" for gathered in facts.gathered_embeddings)  # `function (file:line)`
+    in_losses = {where.removesuffix(")").rpartition("(")[2] for where in wheres} - {""}
     for call in facts.calls:
         package, _, function = call.through.partition(".")
         setting = SETTINGS.get(package, {}).get(function.rpartition(".")[2], "") if call.library else ""
@@ -278,7 +280,7 @@ def _called(run: RunView, at: int) -> dict[tuple[str, str], _Called]:
             setting,
             call.untraced_calls,
             call.untraced_ns,
-            call.trained and setting in ("", _GATHERED),
+            (call.trained or call.where in in_losses) and setting in ("", _GATHERED),
         )
         before = found.get((called.name, called.where)) if call.library else None
         found[called.name, called.where] = called if before is None else before.with_others(called)

@@ -12,7 +12,7 @@ import inspect
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import CodeType, FrameType, ModuleType
 from typing import Any
 
@@ -135,7 +135,8 @@ class Calls:
                     return
                 where, package, through, caller = line
                 self._found[key] = CallFacts(name, where, list(ranks), library=package, through=through, caller=caller)
-                self._found[key].trained = _trains(sys._getframe(2), through.rpartition(".")[2] or name)
+                function = through.rpartition(".")[2] or name
+                self._found[key].trained = _trains(sys._getframe(2), function) or _are_of_graph(given)
             call_facts = self._found[key]
             call_facts.calls += 1
             call_facts.after_updates += self._updated_at == self._passes()
@@ -162,6 +163,12 @@ class Calls:
             if not library(caller) and len(self._lines) < _MOST:
                 self._lines[at] = found
         return found
+
+
+def _are_of_graph(given: Iterable[Any]) -> bool:
+    """Whether rows with a graph are sent: embeddings that a loss compares over ranks, not a logged number."""
+    tensors = (value for value in given if isinstance(value, torch.Tensor))
+    return torch.is_grad_enabled() and any(each.grad_fn is not None and each.dim() > 1 for each in tensors)
 
 
 def _ranks_of(given: tuple[Any, ...]) -> tuple[int, ...]:
