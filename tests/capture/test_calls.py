@@ -40,6 +40,7 @@ SCRIPT = """
         all_reduce(torch.ones(100), dist.ReduceOp.SUM, alone)
         parts = [torch.empty(10) for _ in range(2)]
         dist.all_gather(parts, torch.ones(10))
+        dist.all_gather([torch.empty(4, 8) for _ in range(2)], model.module(torch.ones(4, 8)))
         if step % 4 == 0:
             dist.barrier()
     dist.barrier()
@@ -60,6 +61,7 @@ def test_they_are_counted_by_function_line_and_group(profile: Callable[..., Run]
             ("all_reduce", "train.py:26"): ([rank], 400),
             ("all_reduce", "train.py:27"): ([rank], 400),
             ("all_gather", "train.py:29"): ([0, 1], 80),
+            ("all_gather", "train.py:30"): ([0, 1], 256),
         }
         for key, (ranks, size) in each.items():
             assert told[key].ranks == ranks
@@ -67,10 +69,11 @@ def test_they_are_counted_by_function_line_and_group(profile: Callable[..., Run]
             assert told[key].sent_bytes == size * facts.calls_steps
             assert told[key].host_ns > 0
             assert (told[key].after_updates, told[key].caller) == (told[key].calls, "")
+            assert told[key].trained == (key[1] == "train.py:30")  # rows that have a graph
         gradients = told.pop(("all_reduce", "train.py:16"))
         assert (gradients.calls, gradients.sent_bytes) == (2 * facts.calls_steps, 72 * 4 * facts.calls_steps)
         assert (gradients.after_updates, gradients.caller) == (0, "average")
-        assert told.keys() - each.keys() <= {("barrier", "train.py:31")}
+        assert told.keys() - each.keys() <= {("barrier", "train.py:32")}
         (ddp,) = facts.ddp
         assert ddp.ranks == [0, 1]
 
