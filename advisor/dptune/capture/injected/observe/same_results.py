@@ -21,7 +21,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from types import FrameType
 from typing import Any, Protocol
@@ -123,7 +123,7 @@ class SameResults:
         self._numbers = ValueNumbers()
         self._values: dict[int, torch.Tensor] = {}  # of results of earlier steps, by number
         self._new_values: dict[int, torch.Tensor] = {}
-        self._since: dict[int, int] = {}  # the step of the first such result, by number
+        self._of_first: set[int] = set()  # numbers of results of the first watched step
         self._again: list[_Call] = []
         self._constants: dict[tuple[Any, int], list[Any]] = {}  # by function and line: time, calls and operators
         self._others: set[Any] = set()  # functions that compute what they did not compute before
@@ -161,7 +161,8 @@ class SameResults:
             with contextlib.suppress(Exception):
                 other.ticked(max(1, now_ns - self._begun_ns - self._own_ns), self._forward_ns)
         self._values.update(self._new_values)
-        self._since.update((number, self._steps) for number in self._new_values if number not in self._since)
+        if not self._steps:
+            self._of_first = set(self._new_values)
         self._known |= self._new_known
         self._steps += 1
         if self._steps >= _STEPS:
@@ -177,7 +178,7 @@ class SameResults:
             return
         with contextlib.suppress(Exception):
             _remove(self._mode)
-            self._facts = _facts(_lasting(self._times, self._since), self._mixed)
+            self._facts = _facts(_lasting(self._times, self._of_first), self._mixed)
         for other in self._observers:
             with contextlib.suppress(Exception):
                 other.end()
@@ -358,11 +359,11 @@ def _converts(name: str, args: Any, result: torch.Tensor) -> bool:
     return isinstance(given, torch.Tensor) and (given.dtype, given.device) != (result.dtype, result.device)
 
 
-def _lasting(times: list[_Compared], since: Mapping[int, int]) -> list[_Compared]:
+def _lasting(times: list[_Compared], of_first: Collection[int]) -> list[_Compared]:
     """Without calls that repeat only the step before: what ends one step and begins the next may be one computation."""
     if len(times) < 2:
         return times
-    last = {call.number for call in times[-1][2] if since.get(call.number, 0) == 0}
+    last = {call.number for call in times[-1][2] if call.number in of_first}
     return [
         (
             step_ns,
