@@ -92,6 +92,19 @@ def test_a_graph_that_stays():
     assert found.looks[1].with_graph - found.looks[0].with_graph == 6
 
 
+def test_small_losses_with_their_graphs_are_named_before_larger_tensors_that_come_and_go():
+    """Each step appends 12 bytes; 60 KiB a step became more between the looks, which is no growth."""
+    weight = torch.ones(3, requires_grad=True)
+    summary, more = Summary([]), []
+
+    def keep():
+        summary.add(weight * 2)
+        more.append(torch.zeros(15 * 1024))
+
+    found = looked(keep)
+    assert (found.held_by, found.shapes[0]) == ("Summary.outputs", "3 float32")
+
+
 @pytest.mark.parametrize(
     ("name", "collection"), [("replay", list), ("outputs", lambda: deque(maxlen=1000)), ("cache", list)]
 )

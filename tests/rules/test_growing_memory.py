@@ -43,9 +43,9 @@ def test_quiet(ask, make_measured, hand_made):
     assert ask("DP802", make_measured(memory=memory(hand_made, 3 * MIB, least_growth_bytes=None))) == []
 
 
-def counted(make_facts, mib, *, limited=False, kind="cpu"):
+def counted(make_facts, mib, *, limited=False, kind="cpu", graphs=2):
     """20 and 5 steps, each of which leaves 3 tensors, two of them with a graph, of so many MiB together."""
-    looks = [LookFacts(at, 80 + 3 * at, 2 * at, int(mib * at * MIB)) for at in (5, 25, 30)]
+    looks = [LookFacts(at, 80 + 3 * at, graphs * at, int(mib * at * MIB)) for at in (5, 25, 30)]
     kept = KeptFacts(looks, ["6x12x64x64 float32"], "Summary.outputs", "train.py:40", limited)
     window = Window("untraced", 6, [10**7] * 20, memory_bytes=[int((100 + mib * at) * MIB) for at in range(20)])
     return [make_facts(windows=[window], kept=kept, device=DeviceFacts(kind))]
@@ -80,7 +80,34 @@ def test_a_buffer_of_limited_size_has_low_confidence(ask, make_measured, make_fa
 
 def test_little_is_what_a_logger_keeps(ask, make_measured, make_facts, hand_made):
     figures = make_measured(memory=memory(hand_made, None))
-    assert ask("DP802", figures, counted(make_facts, 0.06)) == []
+    assert ask("DP802", figures, counted(make_facts, 0.06, graphs=0)) == []
+
+
+@pytest.mark.parametrize(
+    ("each", "title"),
+    [
+        (1, "Each step keeps a tensor with its autograd graph in `Diary.losses` (train.py:40)"),
+        (2, "Each step keeps 2 tensors with their autograd graphs in `Diary.losses` (train.py:40)"),
+    ],
+)
+def test_graphs_that_take_little_memory(ask, make_measured, make_facts, each, title):
+    looks = [LookFacts(at, 80 + each * at, each * at, 2**20 + 12 * at) for at in (5, 25, 30)]
+    facts = make_facts(kept=KeptFacts(looks, ["3 float32"], "Diary.losses", "train.py:40"))
+    (advice,) = ask("DP802", make_measured(), [facts])
+    assert (advice.title, advice.impact, str(advice.place)) == (title, "low", "train.py:40")
+    assert [(seen.label, seen.value) for seen in advice.evidence] == [
+        ("tensors left by each step", each),
+        ("of these with a grad_fn", each),
+        ("steps measured", 25),
+    ]
+    facts.kept.looks[-1].with_graph = facts.kept.looks[1].with_graph + 4  # in five steps
+    assert ask("DP802", make_measured(), [facts]) == []
+
+
+def test_graphs_of_which_nothing_is_known(ask, make_measured, make_facts):
+    looks = [LookFacts(at, 80 + at, at, 2**20) for at in (5, 25, 30)]
+    (advice,) = ask("DP802", make_measured(), [make_facts(kept=KeptFacts(looks))])
+    assert advice.title == "Each step keeps a tensor with its autograd graph"
 
 
 def test_hooks_that_steps_register_are_named_before_what_they_keep(ask, make_measured, make_facts):

@@ -49,8 +49,31 @@ NOISE = [0.0, 0, 1.88, 1.88, 1.88, 1.88, 1.88, 1.88, 5.07, 5.07, 8.07, 8.07, 8.0
 
 
 def test_resident_memory_grows_by_chance():
-    """Readings of a healthy run on a CPU; each step leaves a loss that was passed backward."""
-    assert grown([(5, 80, 0, 130), (25, 100, 20, 130), (30, 105, 25, 130)], NOISE) == []
+    """Readings of a healthy run on a CPU."""
+    assert grown([(5, 80, 10, 130), (25, 80, 10, 130), (30, 80, 10, 130)], NOISE) == []
+
+
+@pytest.mark.parametrize("kind", ["cpu", "cuda"])
+def test_losses_that_were_passed_backward(kind):
+    """Each step leaves one with its graph, and no bytes that can be told from chance."""
+    looks = [(5, 80, 0, 130), (25, 100, 20, 130), (30, 105, 25, 130)]
+    (growth,) = memory_growth([rank(looks, NOISE if kind == "cpu" else [100] * 20, kind=kind)])
+    assert (growth.basis, growth.bytes_per_step, growth.with_graph) == ("tensors", 0.0, 1.0)
+    assert growth.graphs_each_step == 1
+
+
+@pytest.mark.parametrize(("more", "each_step"), [(4, 0), (5, 1), (9, 1), (10, 2), (100, 2)])
+def test_each_step_leaves_what_it_leaves_in_each_part(more, each_step):
+    """40 in 20 steps, then so many in 5."""
+    growths = memory_growth([rank([(5, 80, 0, 130), (25, 120, 40, 130), (30, 120 + more, 40 + more, 130)])])
+    assert [growth.graphs_each_step for growth in growths] == [each_step][: bool(each_step)]
+
+
+@pytest.mark.parametrize("counts", [(8, 16, 16), (10, 10, 20), (0, 20, 24)])
+def test_graphs_that_become_more_in_one_part_alone(counts):
+    """As where an episode ends in between."""
+    looks = [(step, 80 + count, count, 130) for step, count in zip((5, 25, 30), counts, strict=True)]
+    assert grown(looks) == []
 
 
 def test_losses_with_their_graphs_are_seen_by_resident_memory():

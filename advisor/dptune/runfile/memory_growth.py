@@ -24,8 +24,9 @@ _GRAPH_BYTES = 8 * 2**20  # a step: resident memory of healthy runs grew by up t
 class MemoryGrowth:
     """What a rank keeps of each step, in bytes; `tensors` of them, 0 where none were counted.
 
-    `with_graph`: how many of these have a graph, whose activations stay with them. `basis` is what was read: `tensors`,
-    `allocated` or `resident`.
+    `with_graph`: how many of these have a graph, whose activations stay with them until a backward pass.
+    `graphs_each_step`: how many of those each step leaves at least, in each part of the recording. `basis` is what was
+    read: `tensors`, `allocated` or `resident`.
     """
 
     rank: int
@@ -35,6 +36,7 @@ class MemoryGrowth:
     basis: str
     steps: int
     kept: KeptFacts | None = None
+    graphs_each_step: int = 0
 
 
 def memory_growth(facts: Sequence[Facts]) -> list[MemoryGrowth]:
@@ -47,23 +49,28 @@ def _of_rank(rank_facts: Facts) -> Iterator[MemoryGrowth]:
     looks = rank_facts.kept.looks if rank_facts.kept is not None else []
     parts = [(a, b) for a, b in pairwise(looks) if b.step - a.step >= _LEAST_STEPS]
     steps = sum(b.step - a.step for a, b in parts)
-    tensors = with_graph = in_tensors = 0.0
+    tensors = with_graph = in_tensors = least_graphs = 0.0
     if parts:
         tensors = sum(b.tensors - a.tensors for a, b in parts) / steps
         with_graph = sum(b.with_graph - a.with_graph for a, b in parts) / steps
+        least_graphs = min((b.with_graph - a.with_graph) / (b.step - a.step) for a, b in parts)
         in_tensors = _steady([(b.bytes - a.bytes, b.step - a.step) for a, b in parts])
     window = rank_facts.window("untraced")
     readings = window.memory_bytes if window is not None else []
     on_gpu = bool(_allocated(rank_facts))
     held = _steady(_halves(readings)) if len(readings) >= _LEAST_READINGS else 0.0
-    leaves_graphs = with_graph >= _A_STEP and held >= _GRAPH_BYTES
-    counted = max(0.0, tensors), max(0.0, with_graph)
+    with_activations = with_graph >= _A_STEP and held >= _GRAPH_BYTES
+    graphs_each_step = max(0, int(least_graphs + 1 - _A_STEP))
     if on_gpu and held > 0:
-        yield MemoryGrowth(rank_facts.rank, held, *counted, "allocated", len(readings), rank_facts.kept)
-    elif not on_gpu and leaves_graphs and held > in_tensors:
-        yield MemoryGrowth(rank_facts.rank, held, *counted, "resident", len(readings), rank_facts.kept)
-    elif not on_gpu and in_tensors > 0:
-        yield MemoryGrowth(rank_facts.rank, in_tensors, *counted, "tensors", steps, rank_facts.kept)
+        grown, basis, counted = held, "allocated", len(readings)
+    elif not on_gpu and with_activations and held > in_tensors:
+        grown, basis, counted = held, "resident", len(readings)
+    elif graphs_each_step or (not on_gpu and in_tensors > 0):
+        grown, basis, counted = in_tensors, "tensors", steps
+    else:
+        return
+    left = max(0.0, tensors), max(0.0, with_graph)
+    yield MemoryGrowth(rank_facts.rank, grown, *left, basis, counted, rank_facts.kept, graphs_each_step)
 
 
 def _allocated(rank_facts: Facts) -> list[int]:

@@ -13,6 +13,9 @@ The first of these three sources that was recorded:
 
 Each part of the recording must show at least half of the overall growth per step.
 
+Where memory does not grow by that much, but each step leaves a tensor with an autograd graph, that is reported with low
+impact. Of 306 recorded ranks without this fault, none left one in each step of both parts of its recording.
+
 The holder of the tensors is found by what refers to them: a list, a dict or an attribute of an object. The line that
 adds to it is read from the source. Hooks on modules that steps register and do not remove are counted by line.
 
@@ -20,7 +23,8 @@ adds to it is read from the source. Hooks on modules that steps register and do 
 
 It costs nothing until the memory is full; then the training fails, perhaps hours later. The usual cause is a collection
 of tensors: outputs for a metric, or losses without a backward pass, each of which keeps its whole graph with all
-activations. (After a backward pass these are freed, and a loss that is kept keeps little.)
+activations. A backward pass frees these, but not the functions of the graph: with a recurrent model, losses that were
+kept after it took 0.9 MB a step.
 
 ## What to change
 
@@ -80,6 +84,38 @@ def check(run: RunView) -> Iterator[Advice]:
     elif counted is not None and counted.bytes_per_step >= run.limit(LEAST_KIB) * 1024:
         rank_figure = next((figure for figure in figures if figure.rank == counted.rank), None)
         yield _advice(run, counted.bytes_per_step, rank_figure, counted)
+    else:
+        yield from map(_of_graphs, [growth for growth in run.memory_growth() if growth.graphs_each_step][:1])
+
+
+def _of_graphs(growth: MemoryGrowth) -> Advice:
+    """Each step leaves tensors with their graphs, which take little memory so far."""
+    number = growth.graphs_each_step
+    tensors = "a tensor with its autograd graph" if number == 1 else f"{number} tensors with their autograd graphs"
+    kept = growth.kept
+    held = f" in `{kept.held_by}`" if kept and kept.held_by else ""
+    held += f" ({kept.where})" if kept and kept.where and held else ""
+    return Advice(
+        rule=RULE.code,
+        slug=RULE.name,
+        kind=RULE.kind,
+        impact="low",
+        title=f"Each step keeps {tensors}{held}",
+        why="The functions that computed a tensor are kept with it, and their activations until a backward pass.",
+        changes=[],
+        remedy=_TENSORS,
+        confidence="medium",
+        evidence=[*_left(growth), Evidence(label="steps measured", value=growth.steps)],
+        numerics="same",
+        fingerprint=RULE.code,
+    )
+
+
+def _left(growth: MemoryGrowth) -> list[Evidence]:
+    return [
+        Evidence(label="tensors left by each step", value=growth.tensors),
+        Evidence(label="of these with a grad_fn", value=growth.with_graph),
+    ]
 
 
 def _traced(run: RunView, figures: Sequence[MemoryFigures]) -> MemoryFigures | None:
@@ -117,8 +153,7 @@ def _advice(run: RunView, growth: float, figure: MemoryFigures | None, counted: 
         evidence.append(Evidence(label=f"growth of {label}", value=growth, unit="bytes per step", rank=counted.rank))
         evidence.append(Evidence(label="steps measured", value=counted.steps))
     if counted is not None and counted.tensors >= 1:
-        evidence.append(Evidence(label="tensors left by each step", value=counted.tensors))
-        evidence.append(Evidence(label="of these with a grad_fn", value=counted.with_graph))
+        evidence += _left(counted)
     if kept is not None:
         evidence.append(Evidence(label="shapes", value=", ".join(kept.shapes)))
     if hooks is not None:

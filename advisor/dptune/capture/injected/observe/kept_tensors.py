@@ -23,6 +23,7 @@ MOST_OBJECTS = 2_000_000  # that a look goes over
 _SHAPES = 2
 _SAMPLE, _SAMPLES = 3, 3  # of the tensors that became more: what holds them is looked for; one may be of this step
 _LEAST_BYTES = 1 << 16  # of growth in a step, for that
+_LEAST_GRAPHS = 0.9  # tensors with a graph that became more in a step: that, too
 Kind = tuple[tuple[int, ...], torch.dtype, bool]
 
 
@@ -30,6 +31,7 @@ Kind = tuple[tuple[int, ...], torch.dtype, bool]
 class _Look:
     facts: LookFacts
     bytes_of: Counter[Kind] = field(default_factory=Counter)
+    graphs_of: Counter[Kind] = field(default_factory=Counter)
 
 
 class Kept:
@@ -76,6 +78,7 @@ class Kept:
             kind = tuple(tensor.shape), tensor.dtype, tensor.grad_fn is not None
             look.facts.bytes += storage.nbytes()
             look.bytes_of[kind] += storage.nbytes()
+            look.graphs_of[kind] += tensor.grad_fn is not None
             of_kind.setdefault(kind, []).append(tensor)
         del tensors
         self._looks.append(look)
@@ -85,9 +88,12 @@ class Kept:
         """What became more since the first look, and what holds it."""
         first, last = self._looks[0], self._looks[-1]
         steps = last.facts.step - first.facts.step
-        if not steps or last.facts.bytes - first.facts.bytes < _LEAST_BYTES * steps:
+        if steps and last.facts.bytes - first.facts.bytes >= _LEAST_BYTES * steps:
+            more = (last.bytes_of - first.bytes_of).most_common(_SHAPES)
+        elif steps and last.facts.with_graph - first.facts.with_graph >= _LEAST_GRAPHS * steps:
+            more = (last.graphs_of - first.graphs_of).most_common(_SHAPES)
+        else:
             return
-        more = (last.bytes_of - first.bytes_of).most_common(_SHAPES)
         self._found.shapes = [f"{'x'.join(map(str, shape)) or '1'} {_name(dtype)}" for (shape, dtype, _), _ in more]
         candidates = of_kind[more[0][0]][-2 - _SAMPLE * _SAMPLES : -2]
         of_kind.clear()
