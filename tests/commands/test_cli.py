@@ -118,6 +118,7 @@ def test_without_a_verb_the_help_goes_to_stderr(capsys: pytest.CaptureFixture[st
         (["zzzzzz"], "unknown command 'zzzzzz'", "see `dptune --help`"),
         (["--versoin"], "unknown option '--versoin' before the command", "did you mean '--version'?"),
         (["report", "--fromat=json"], "`dptune report` has no option '--fromat=json'", "did you mean '--format'?"),
+        (["report", "-x"], "`dptune report` has no option '-x'", "see `dptune report --help`"),
         (["report", "--form", "json"], "`dptune report` has no option '--form'", "did you mean '--format'?"),
         (["report", "--format", "jsno"], "argument --format: invalid choice: 'jsno'", "did you mean 'json'?"),
         (["report", "--width", "x"], "argument --width: must be a number of columns", "see `dptune report --help`"),

@@ -52,7 +52,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     where = parser.add_argument_group("where to run and record")
     where.add_argument("--python", metavar="PATH", help="Python with torch (default: that of the active environment)")
     where.add_argument(
-        "--run-dir", type=Path, metavar="DIR", help="new folder for the recording (default: dptune-runs/)"
+        "-o", "--run-dir", type=Path, metavar="DIR", help="new folder for the recording (default: dptune-runs/)"
     )
     where.add_argument("--ranks", metavar="LIST", help="record only these ranks, e.g. 0,7,64-71 (default: all)")
     torchrun_arguments(parser)

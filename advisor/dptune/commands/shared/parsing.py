@@ -18,7 +18,12 @@ BETWEEN = "\0"  # what `--` becomes where it is kept: no path can be called that
 
 
 def nearest(word: str, choices: Iterable[str]) -> str | None:
-    """The choice that `word` begins, else the one most like it, or None where nothing is like it."""
+    """The choice that `word` begins, else the one most like it, or None where nothing is like it.
+
+    An option of one letter is like no other.
+    """
+    if word.startswith("-") and len(word) == 2:
+        return None
     choices = list(choices)
     begun = [choice for choice in choices if len(word) > 3 and choice.startswith(word)]
     if begun:
