@@ -12,6 +12,8 @@ from torch import nn
 from dptune.capture.injected.observe.frozen_norms import FrozenNorms
 from dptune.capture.injected.observe.places import Places
 
+from .other_observer import through_another_observer
+
 
 class Net(nn.Module):
     def __init__(self, norm=lambda: nn.BatchNorm1d(4)):
@@ -55,6 +57,13 @@ def test_a_frozen_backbone_in_training_mode():
     assert facts.names == ["backbone.1", "backbone.2.1"]
     assert facts.train_where.endswith(f"test_frozen_norms.py:{inspect.currentframe().f_lineno - 4}")
     assert "test_frozen_norms.py" in facts.runs_at
+
+
+def test_the_line_that_sets_training_mode_past_another_observer():
+    net = Net()
+    frozen(net.backbone)
+    facts = found(lambda: net(ROWS), lambda: through_another_observer(net.train)())
+    assert facts.train_where.endswith(f"test_frozen_norms.py:{inspect.currentframe().f_lineno - 1}")
 
 
 class Pair(nn.Module):

@@ -12,6 +12,8 @@ from torch import nn
 from dptune.capture.injected.observe.histories import Histories, _growing
 from dptune.capture.injected.observe.same_results import SameResults
 
+from .other_observer import through_another_observer
+
 
 class Uncompiled:
     compiled = ()
@@ -54,7 +56,14 @@ def two_for_each(outputs, kept):
     return torch.stack(kept), torch.vstack(kept)
 
 
-@pytest.mark.parametrize(("step", "grows", "last"), [(accuracy, 1, 3), (score, 1, 4), (two_for_each, 2, 3)])
+def past_others(outputs, kept):
+    kept.append(outputs.numpy())
+    return through_another_observer(np.concatenate)(kept).mean()
+
+
+@pytest.mark.parametrize(
+    ("step", "grows", "last"), [(accuracy, 1, 3), (score, 1, 4), (two_for_each, 2, 3), (past_others, 1, 4)]
+)
 def test_a_list_that_grows_in_each_step(step, grows, last):
     """Calls of torch are seen in the second to fourth step only."""
     (facts,) = found(step)

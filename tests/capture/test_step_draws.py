@@ -11,6 +11,8 @@ from dptune.capture.injected.observe import process_rank
 from dptune.capture.injected.observe.step_draws import StepDraws
 from dptune.runfile.step_draws import StepDrawFacts, equal_draws
 
+from .other_observer import through_another_observer
+
 
 class Places:
     compiled = ()
@@ -48,6 +50,13 @@ def noise():
 class OfRank:
     def __init__(self, *facts):
         self.step_draws = [*facts]
+
+
+def test_the_line_past_another_observer():
+    (direct,) = drawn(noise)
+    (facts,) = drawn(lambda: through_another_observer(torch.randn)(8, 3))
+    assert facts.where.startswith(direct.where.partition(":")[0])
+    assert facts.where != direct.where
 
 
 def test_ranks_that_are_seeded_alike():

@@ -14,6 +14,8 @@ from dptune.capture.injected.observe import unaveraged
 from dptune.capture.injected.observe.places import Places
 from dptune.capture.injected.observe.unaveraged import Unaveraged
 
+from .other_observer import through_another_observer
+
 ROWS = torch.randn(8, 4)
 
 
@@ -72,6 +74,16 @@ def test_layers_that_are_unfrozen_after_wrapping(watched):
     assert "test_unaveraged.py:" in found.where
     assert found.sums == pytest.approx([one.detach().double().sum().item() for one in net.body.parameters()])
     assert found.sums_step == 3
+
+
+def test_layers_that_are_unfrozen_past_another_observer(watched):
+    net = Net()
+    net.body.requires_grad_(False)
+    model = DistributedDataParallel(net)
+    through_another_observer(net.body.requires_grad_)(True)
+    step(watched, model)
+    (found,) = watched.facts()
+    assert found.unfrozen_where.endswith(f"test_unaveraged.py:{inspect.currentframe().f_lineno - 3})")
 
 
 def test_a_switch_of_each_parameter_and_a_layer_that_is_added(watched):
