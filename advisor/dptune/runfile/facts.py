@@ -50,6 +50,7 @@ from dptune.runfile.saved_files import SavedFileFacts
 from dptune.runfile.schedules import PlateauFacts, SchedulerFacts, ZeroRateFacts
 from dptune.runfile.script_profiler import ScriptProfilerFacts
 from dptune.runfile.shifted_labels import ShiftedLabelFacts
+from dptune.runfile.sorted_labels import SortedLabelFacts
 from dptune.runfile.split_windows import SplitWindowFacts
 from dptune.runfile.step_draws import StepDrawFacts
 from dptune.runfile.step_values import StepValueFacts
@@ -232,10 +233,11 @@ class Facts:
     use the gradients of several backward passes; `norm_samples` BatchNorm layers of few samples; `active_dropouts`
     dropout in any mode; `step_draws` random numbers that steps draw; `decisions` what the rank decides by scores;
     `frozen_features` modules that no optimizer trains; `unread_results` what nothing reads; `wrapped_integers` lines
-    whose narrow integers wrap around; `misplaced_views` views where a transpose is meant; `split_windows` overlapping
-    windows of which some are held out; `dtype_speeds` how fast a CPU computes in the 16-bit dtypes the script uses;
-    `hooks` those on modules that steps register; `hook_calls` forward hooks whose results nothing reads; `cpu_peak` the
-    peak FLOP/s of a CPU, after the last window; `steps` how many optimizer steps were counted; `ended` how this rank's
+    whose narrow integers wrap around; `misplaced_views` views where a transpose is meant; `sorted_labels` a data set
+    that is sorted by label and not shuffled; `split_windows` overlapping windows of which some are held out;
+    `dtype_speeds` how fast a CPU computes in the 16-bit dtypes the script uses; `hooks` those on modules that steps
+    register; `hook_calls` forward hooks whose results nothing reads; `cpu_peak` the peak FLOP/s of a CPU, after the
+    last window; `steps` how many optimizer steps were counted; `ended` how this rank's
     part ended: `recording` until it has.
     """
 
@@ -318,6 +320,7 @@ class Facts:
     misplaced_views: list[MisplacedViewFacts] = field(default_factory=list)
     hook_calls: list[HookCallFacts] = field(default_factory=list)
     split_windows: list[SplitWindowFacts] = field(default_factory=list)
+    sorted_labels: SortedLabelFacts | None = None
     histories: list[HistoryFacts] = field(default_factory=list)
     step_values: list[StepValueFacts] = field(default_factory=list)
     keeps_logits: str | None = None

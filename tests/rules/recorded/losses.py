@@ -64,6 +64,8 @@ def error(outputs, batch):
         values, rewards = outputs[:, 0], batch.mean(1)
         target = rewards[:-1] + 0.9 * (values.detach() if args.mended else values)[1:]
         return nn.functional.mse_loss(values[:-1], target)
+    if args.fault == "samples-sorted":
+        return nn.functional.cross_entropy(outputs, batch[:, -1].long())
     if args.fault == "uneven-target-counts":
         return of_higher(outputs, batch)
     if args.fault == "ratio-always-one":

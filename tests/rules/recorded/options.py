@@ -106,6 +106,7 @@ FAULTS = (
     "uneven-target-counts",
     "view-for-transpose",
     "gathered-without-gradients",
+    "samples-sorted",
 )
 parser = argparse.ArgumentParser()
 parser.add_argument("fault", choices=FAULTS)

@@ -39,7 +39,7 @@ OF_ONE = (
     *("loss-not-divided", "few-samples-normalized", "optimizer-not-restored"),
     *("target-with-gradients", "equation-residual", "state-carried-over", "ratio-always-one"),
     *("unread-results", "forward-hooks", "wrapped-integers", "windows-split-at-random", "view-for-transpose"),
-    "causal-mask-missing",
+    *("causal-mask-missing", "samples-sorted"),
 )
 WITH_STACKS = (
     *("uncovered-cost", "per-tensor-loops", "operator-loops", "matrix-decompositions", "long-convolutions"),

@@ -121,6 +121,7 @@ def gather(facts: Facts, observers: Observers) -> None:
         "wrapped_integers": observers.wrapped_integers.facts,
         "misplaced_views": observers.misplaced_views.facts,
         "hook_calls": observers.hook_calls.facts,
+        "sorted_labels": lambda: observers.sorted_labels.facts() or facts.sorted_labels,
         "split_windows": lambda: observers.split_windows.facts() or facts.split_windows,
         "step_values": observers.sampled_steps.facts,
         "library_calls": observers.library_calls.facts,

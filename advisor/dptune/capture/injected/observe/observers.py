@@ -55,6 +55,7 @@ from dptune.capture.injected.observe.saved_files import SavedFiles
 from dptune.capture.injected.observe.scaled_clipping import ScaledClipping
 from dptune.capture.injected.observe.script_profilers import ScriptProfilers
 from dptune.capture.injected.observe.shifted_labels import ShiftedLabels
+from dptune.capture.injected.observe.sorted_labels import SortedLabels
 from dptune.capture.injected.observe.split_windows import SplitWindows
 from dptune.capture.injected.observe.step_draws import StepDraws
 from dptune.capture.injected.observe.step_values import SampledSteps
@@ -138,6 +139,7 @@ class Observers:
     misplaced_views: MisplacedViews
     hook_calls: HookCalls
     split_windows: SplitWindows
+    sorted_labels: SortedLabels
     sampled_steps: SampledSteps
 
     def stepped(self, optimizer: Any) -> None:
@@ -217,6 +219,7 @@ def observers() -> Observers:
     frozen_features = FrozenFeatures(places, module_calls)
     carried_states = CarriedStates(places)
     target_counts = TargetCounts(places)
+    sorted_labels = SortedLabels(places)
     bootstrapped_targets, policy_ratios = BootstrappedTargets(), PolicyRatios()
     causal_masks = CausalMasks(places)
     gathered_embeddings = GatheredEmbeddings()
@@ -232,6 +235,7 @@ def observers() -> Observers:
         optimizer_gradients.before_pass,
         bootstrapped_targets.before_pass,
         target_counts.before_pass,
+        sorted_labels.before_pass,
         policy_ratios.before_pass,
         causal_masks.before_pass,
         gathered_embeddings.before_pass,
@@ -328,5 +332,6 @@ def observers() -> Observers:
         misplaced_views=misplaced_views,
         hook_calls=hook_calls,
         split_windows=split_windows,
+        sorted_labels=sorted_labels,
         sampled_steps=SampledSteps(places),
     )

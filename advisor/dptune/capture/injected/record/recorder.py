@@ -144,6 +144,7 @@ class Recorder:
         self._observers.broadcast_losses.begin()
         self._observers.bootstrapped_targets.begin()
         self._observers.target_counts.begin()
+        self._observers.sorted_labels.begin()
         self._observers.policy_ratios.begin()
         self._observers.causal_masks.begin()
         self._observers.gathered_embeddings.begin()
