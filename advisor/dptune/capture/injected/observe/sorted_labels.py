@@ -159,7 +159,7 @@ def _changes(labels: torch.Tensor) -> torch.Tensor:
 def _sorted(labels: torch.Tensor) -> SortedLabelFacts | None:
     """None where labels change as often as at random, or nearly."""
     count, changes = len(labels), len(_changes(labels))
-    counts = labels.unique(return_counts=True)[1].double()
+    counts = torch.unique(labels, return_counts=True)[1].double()
     expected = (count - 1) * float(1 - (counts / count).square().sum())
     if expected < _LEAST_EXPECTED or changes > _SORTED * expected:
         return None
