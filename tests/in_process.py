@@ -75,7 +75,8 @@ def _standing_for(number: int, name: str, file: IO[str]) -> Iterator[None]:
     before = os.dup(number)
     os.dup2(file.fileno(), number)
     try:
-        with open(number, "w", encoding="utf-8", closefd=False) as stream, mock.patch.object(sys, name, stream):
+        lines = 1 if name == "stderr" else -1  # as Python's own streams: it writes each line at once
+        with open(number, "w", lines, encoding="utf-8", closefd=False) as stream, mock.patch.object(sys, name, stream):
             yield
     finally:
         os.dup2(before, number)

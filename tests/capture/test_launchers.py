@@ -14,7 +14,20 @@ import pytest
 from .. import forks, in_process  # noqa: TID252 - tests are no installed package
 from ..launcher.launch_workers import free_port  # noqa: TID252 - tests are no installed package
 from .conftest import PLAIN, SHORT
-from .launching import BIN, DPTUNE, TRAIN, Done, facts_in, latest, left_behind, only_run, record_in, run, run_here
+from .launching import (
+    BIN,
+    DPTUNE,
+    TRAIN,
+    Done,
+    environment_after,
+    facts_in,
+    latest,
+    left_behind,
+    only_run,
+    record_in,
+    run,
+    run_here,
+)
 
 pytestmark = pytest.mark.records
 
@@ -162,8 +175,7 @@ def test_a_batch_script_of_slurm_is_not_a_rank(place: Path, srun: dict[str, str]
 def test_the_environment_alone_makes_ranks_record(place: Path) -> None:
     made = run_here("profile", *SHORT, "--env", cwd=place)
     assert made.status == 0, made.err
-    shell = run("sh", "-c", f"{made.out}\nenv -0", cwd=place)
-    env = dict(entry.split("=", 1) for entry in shell.out.split("\0") if entry)
+    env = environment_after(made.out, place)
     done = forks.run(str(forks.LAUNCHER), "--standalone", "--nproc-per-node=2", "train.py", cwd=place, env=env)
     assert done.returncode == 0, done.stderr
     check_recorded_by_the_environment(place, made.err)
