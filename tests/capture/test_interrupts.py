@@ -135,7 +135,7 @@ def test_a_second_interrupt_ends_what_does_not_end_here(tmp_path: Path) -> None:
 
     def interrupt_twice(script: int) -> None:
         os.kill(os.getpid(), signal.SIGINT)
-        time.sleep(3)
+        time.sleep(5)
         lived.append(processes.alive(script))
         if lived[0]:
             os.kill(os.getpid(), signal.SIGINT)
