@@ -130,7 +130,7 @@ def recorded_while(place: Path, script: str, acts: Callable[[int], None], *optio
     return done
 
 
-def test_a_second_interrupt_ends_what_does_not_end_here(tmp_path: Path) -> None:
+def test_a_second_interrupt_ends_a_fork_that_does_not_end(tmp_path: Path) -> None:
     lived = []
 
     def interrupt_twice(script: int) -> None:
