@@ -64,10 +64,14 @@ class Forked:
             time.sleep(0.005)
         return status
 
+    def send_signal(self, number: int) -> None:
+        """Where it has not ended."""
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
     def kill(self) -> None:
         """End it now."""
-        if self.poll() is None:
-            os.kill(self.pid, signal.SIGKILL)
+        self.send_signal(signal.SIGKILL)
 
     def _ended(self, how: int) -> int | None:
         if self.returncode is None:

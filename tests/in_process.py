@@ -41,14 +41,17 @@ def dptune(*words: str, cwd: Path | None = None, **env: str) -> subprocess.Compl
     return subprocess.CompletedProcess(words, status, out.getvalue(), err.getvalue())
 
 
-def recording(*words: str, cwd: Path, env: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+def recording(
+    *words: str, cwd: Path, env: Mapping[str, str], stderr: IO[str] | None = None
+) -> subprocess.CompletedProcess[str]:
     """`dptune` with words that start a script: with these variables and no others, and the script's output.
 
     Several ranks are started by launcher/ in place of torchrun; scripts are forks where that is the same (forks.py).
+    Where `stderr` is given, both write their errors there.
     """
     with (
         tempfile.TemporaryFile("w+", errors="backslashreplace") as out,
-        tempfile.TemporaryFile("w+", errors="backslashreplace") as err,
+        contextlib.nullcontext(stderr) if stderr else tempfile.TemporaryFile("w+", errors="backslashreplace") as err,
         contextlib.chdir(cwd),
         mock.patch.dict(os.environ, env, clear=True),
         mock.patch.object(launch, "under_torchrun", _under_launcher),
@@ -60,7 +63,7 @@ def recording(*words: str, cwd: Path, env: Mapping[str, str]) -> subprocess.Comp
         status = main(words)
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
-        texts = [_all_of(file) for file in (out, err)]
+        texts = [_all_of(out), "" if stderr else _all_of(err)]
     return subprocess.CompletedProcess(words, status, *texts)
 
 
@@ -75,7 +78,8 @@ def _standing_for(number: int, name: str, file: IO[str]) -> Iterator[None]:
     before = os.dup(number)
     os.dup2(file.fileno(), number)
     try:
-        with open(number, "w", encoding="utf-8", closefd=False) as stream, mock.patch.object(sys, name, stream):
+        lines = 1 if name == "stderr" else -1  # as Python's own streams: it writes each line at once
+        with open(number, "w", lines, encoding="utf-8", closefd=False) as stream, mock.patch.object(sys, name, stream):
             yield
     finally:
         os.dup2(before, number)

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel as Wrapped
 
-MICRO = 4
+MICRO = 3
 SHORT = 3  # the step of an epoch that has fewer
 torch.set_num_threads(1)
 dist.init_process_group("gloo")

@@ -16,7 +16,7 @@ from dptune.runfile import form
 from dptune.runfile.facts import Facts
 from dptune.runfile.record import RunRecord
 
-from .. import in_process  # noqa: TID252 - tests are no installed package
+from .. import forks, in_process  # noqa: TID252 - tests are no installed package
 
 PLAIN = """
     import sys, torch
@@ -72,6 +72,12 @@ def profile_started(tmp_path: Path) -> Callable[..., Run]:
     return profiling_in(tmp_path, started)
 
 
+@pytest.fixture
+def profile_either(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[..., Run]:
+    """`profile_started` in thorough tests, and where Python is started for each process (forks.py); else `profile`."""
+    return profiling_in(tmp_path, started if request.node.get_closest_marker("thorough") else STARTED_IF_EACH_IS)
+
+
 def profiling_in(
     place: Path, dptune: Callable[..., subprocess.CompletedProcess[str]] | None = None
 ) -> Callable[..., Run]:
@@ -96,4 +102,5 @@ def started(*words: str, cwd: Path, env: dict[str, str]) -> subprocess.Completed
     return subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, timeout=900, check=False)
 
 
+STARTED_IF_EACH_IS = started if forks.EACH_STARTED in os.environ else None
 SHORT = ("--warmup", "2", "--untraced", "4", "--light", "2", "--detailed", "1", "--no-links", "--no-cpu-peak")

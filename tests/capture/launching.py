@@ -69,6 +69,12 @@ def run_here(*words: str, cwd: Path, env: dict[str, str] | None = None) -> Done:
     return Done(done.returncode, done.stdout, done.stderr)
 
 
+def environment_after(lines: str, cwd: Path) -> dict[str, str]:
+    """The environment in which a shell that has run these lines starts programs."""
+    shown = run("sh", "-c", f"{lines}\nenv -0", cwd=cwd)
+    return dict(entry.split("=", 1) for entry in shown.out.split("\0") if entry)
+
+
 def surroundings(**extra: str) -> dict[str, str]:
     """The environment of a shell in which the tests' own Python comes first."""
     return environment(**{"PATH": f"{BIN}:{os.environ['PATH']}", **extra})

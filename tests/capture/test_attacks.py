@@ -16,9 +16,9 @@ pytestmark = pytest.mark.records
 
 
 @pytest.fixture
-def profile(profile_started: Callable[..., Run]) -> Callable[..., Run]:
-    """What goes wrong may reach the whole chain of processes: the command in its own, and torchrun."""
-    return profile_started
+def profile(profile_either: Callable[..., Run]) -> Callable[..., Run]:
+    """What goes wrong may reach the whole chain of processes, which thorough tests start."""
+    return profile_either
 
 
 START = """

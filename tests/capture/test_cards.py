@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
+import sys
 import textwrap
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,7 +20,7 @@ from dptune.runfile import form
 from dptune.runfile.facts import DeviceFacts, Facts
 from dptune.runfile.record import CardReadings, CardRecord, RunRecord
 
-from .conftest import PLAIN, WITHOUT_COMPILER
+from .conftest import PLAIN
 
 # Two cards of an H100's figures. The second one answers no question on power, and its names are bytes, as older
 # releases of the library gave them.
@@ -134,30 +135,28 @@ def test_a_driver_that_does_not_start_is_a_sentence(nvml: ModuleType) -> None:
     assert cards.Cards("node-1").finish(set()) == ([], expected)
 
 
-def library(folder: Path, *further: str) -> dict[str, str]:
-    folder.mkdir()
-    (folder / "pynvml.py").write_text("\n".join((textwrap.dedent(FAKE), *further)))
-    return {"PYTHONPATH": os.pathsep.join(map(str, (folder, WITHOUT_COMPILER)))}
-
-
 @pytest.mark.long
-def test_a_recording_keeps_what_the_cards_showed_until_a_query_blocks(profile_started, tmp_path: Path) -> None:
-    blocks = f"""
-import time
-from pathlib import Path
-asked = 0
-def nvmlDeviceGetTemperature(card, sensor):
-    global asked
-    asked += 1
-    if asked > 4:
-        Path({str(tmp_path / "blocked")!r}).touch()
-        time.sleep(3600)
-    return 61
-"""
+def test_a_recording_keeps_what_the_cards_showed_until_a_query_blocks(
+    profile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, released = [], threading.Event()
+
+    def blocks(card: int, sensor: int) -> int:
+        asked.append(card)
+        if len(asked) > 4:
+            (tmp_path / "blocked").touch()
+            released.wait(600)
+        return 61
+
+    library = ModuleType("pynvml")
+    exec(textwrap.dedent(FAKE), library.__dict__)
+    library.__dict__["nvmlDeviceGetTemperature"] = blocks
+    monkeypatch.setitem(sys.modules, "pynvml", library)
     waits = "while step == 6 and not os.path.exists('blocked'): time.sleep(0.01)"
     script = PLAIN.replace("import sys", "import os, sys, time").replace("    model(", f"    {waits}\n        model(")
     windows = ("--warmup", "4", "--untraced", "6", "--light", "3", "--detailed", "0")
-    run = profile_started(script, *windows, env=library(tmp_path / "library", blocks))
+    run = profile(script, *windows)
+    released.set()
     assert run.status == 0, run.err
     assert run.record.ending.how == "complete"
     assert [card.uuid for card in run.record.cards] == ["GPU-aa", "GPU-bb"]  # a CPU run names none: all are kept

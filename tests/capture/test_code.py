@@ -172,11 +172,31 @@ def test_a_step_outside_of_the_block_is_a_mistake_and_negative_counts_are_too(tm
 
 
 def test_in_a_notebook(tmp_path: Path) -> None:
-    """IPython runs the cells of a notebook file one after another."""
+    """IPython runs one cell after another."""
     if importlib.util.find_spec("IPython") is None:
         pytest.skip("IPython is not installed")
     cells = [textwrap.dedent(START), textwrap.dedent(LOOP.format(SIZES)), textwrap.dedent(LOOP.format(SIZES))]
+    script = f"""
+    import sys
+    from IPython.core.interactiveshell import InteractiveShell
+    sys.argv = ["ipython"]
+    shell = InteractiveShell.instance()
+    for cell in {cells}:
+        shell.run_cell(cell).raise_error()
+    """
+    done = python(tmp_path, script, IPYTHONDIR=str(tmp_path / "ipython"))
+    assert done.stdout.count("done True") == 2, done.stdout + done.stderr
+    folders = [path for path in (tmp_path / "dptune-runs").iterdir() if path.is_dir()]
+    assert all("-notebook" in folder.name for folder in folders)
+    assert [windows(facts) for folder in folders for facts in facts_in(folder)] == [WHOLE, WHOLE]
+
+
+@pytest.mark.thorough
+def test_a_notebook_file(tmp_path: Path) -> None:
+    """IPython reads the file, and runs its cells."""
+    pytest.importorskip("IPython")
     kind = {"cell_type": "code", "execution_count": None, "metadata": {}, "outputs": []}
+    cells = [textwrap.dedent(START), textwrap.dedent(LOOP.format(SIZES))]
     notebook = {
         "cells": [{**kind, "id": f"c{number}", "source": cell} for number, cell in enumerate(cells)],
         "metadata": {"language_info": {"name": "python"}},
@@ -184,18 +204,12 @@ def test_in_a_notebook(tmp_path: Path) -> None:
         "nbformat_minor": 5,
     }
     (tmp_path / "tune.ipynb").write_text(json.dumps(notebook))
-    done = subprocess.run(
-        [sys.executable, "-m", "IPython", "--no-banner", "--colors=NoColor", "tune.ipynb"],
-        cwd=tmp_path,
-        env=environment(**QUIET, IPYTHONDIR=str(tmp_path / "ipython")),
-        capture_output=True,
-        text=True,
-        timeout=900,
-        check=False,
-    )
-    assert done.stdout.count("done True") == 2, done.stdout + done.stderr
-    folders = [path for path in (tmp_path / "dptune-runs").iterdir() if path.is_dir()]
-    assert [windows(facts) for folder in folders for facts in facts_in(folder)] == [WHOLE, WHOLE]
+    words = [sys.executable, "-m", "IPython", "--no-banner", "--colors=NoColor", "tune.ipynb"]
+    env = environment(**QUIET, IPYTHONDIR=str(tmp_path / "ipython"))
+    done = subprocess.run(words, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=900, check=False)
+    assert done.stdout.count("done True") == 1, done.stdout + done.stderr
+    (folder,) = [path for path in (tmp_path / "dptune-runs").iterdir() if path.is_dir()]
+    assert [windows(facts) for facts in facts_in(folder)] == [WHOLE]
 
 
 CALLBACKS = {
@@ -239,14 +253,70 @@ CALLBACKS = {
 }
 
 
-@pytest.mark.parametrize("framework", ["lightning", pytest.param("transformers", marks=pytest.mark.thorough)])
+# What the frameworks call, by modules that stand in for them: gradients of two batches make a step.
+CALLS = {
+    "lightning": (
+        "lightning.pytorch",
+        "Callback",
+        """
+    from types import SimpleNamespace
+    trainer = SimpleNamespace(global_step=7)
+    callback.on_train_start(trainer, None)
+    for number in range(40):
+        model(torch.randn(4, 8)).sum().backward()
+        if number % 2:
+            optimizer.step()
+            optimizer.zero_grad()
+            trainer.global_step += 1
+        callback.on_train_batch_end(trainer, None, None, number)
+    callback.on_train_end(trainer, None)
+    """,
+    ),
+    "transformers": (
+        "transformers",
+        "TrainerCallback",
+        """
+    callback.on_train_begin(None, None, None)
+    for _ in range(20):
+        for _ in range(2):
+            model(torch.randn(4, 8)).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        callback.on_step_end(None, None, None)
+    callback.on_train_end(None, None, None)
+    """,
+    ),
+}
+
+
+@pytest.mark.parametrize("framework", CALLS)
+def test_what_a_framework_calls(framework: str, tmp_path: Path) -> None:
+    module, base, calls = CALLS[framework]
+    start = f"""
+    import sys
+    from types import ModuleType
+    for name in {[module.partition(".")[0], module]}:
+        sys.modules[name] = ModuleType(name)
+    sys.modules[{module!r}].{base} = object
+    from dptune.integrations.{framework} import ProfileCallback
+    callback = ProfileCallback("mine", {SIZES})
+    """
+    check_callback(python(tmp_path, textwrap.dedent(start) + textwrap.dedent(START) + textwrap.dedent(calls)), tmp_path)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("framework", CALLBACKS)
 def test_callback(framework: str, tmp_path: Path) -> None:
     """Steps are optimizer steps, though gradients are accumulated over two batches."""
     if importlib.util.find_spec(framework) is None:
         pytest.skip(f"{framework} is not installed")
     done = python(tmp_path, CALLBACKS[framework].replace("SIZES", SIZES))
-    assert done.returncode == 0, done.stderr
+    check_callback(done, tmp_path)
     assert done.stdout.splitlines()[-1] == "steps 20"
-    (facts,) = facts_in(tmp_path / "mine")
+
+
+def check_callback(done: subprocess.CompletedProcess[str], folder: Path) -> None:
+    assert done.returncode == 0, done.stderr
+    (facts,) = facts_in(folder / "mine")
     assert windows(facts) == WHOLE
     assert {calls for window in facts.windows for calls in window.backwards} == {2}

@@ -10,9 +10,6 @@ import pytest
 from dptune.capture.launch import Script, own_command
 from dptune.errors import CaptureError
 
-from .conftest import SHORT
-from .launching import TRAIN, record_in, run_here
-
 
 def made(path: Path, text: str, executable: bool = True) -> str:
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -78,14 +75,3 @@ def test_a_folder_runs_as_python_runs_it(tmp_path: Path, monkeypatch: pytest.Mon
         assert (script.program, script.name) == (None, "model")
     with pytest.raises(CaptureError, match=r"empty is a folder without __main__\.py"):
         Script(str(tmp_path / "empty")).check()
-
-
-@pytest.mark.records
-def test_a_shell_script_by_its_path_is_recorded(tmp_path: Path) -> None:
-    pytest.importorskip("torch", reason="recording needs torch")
-    (tmp_path / "train.py").write_text(TRAIN)
-    made(tmp_path / "run.sh", "#!/bin/sh\nexec python train.py\n")
-    done = run_here("profile", "--run-dir", "run", *SHORT, "run.sh", cwd=tmp_path)
-    assert done.status == 0, done.err
-    record = record_in(tmp_path / "run")
-    assert (record.launched_by, record.command, record.ending.how) == ("command", ["run.sh"], "complete")

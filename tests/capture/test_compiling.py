@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from .. import forks  # noqa: TID252 - tests are no installed package
 from .conftest import environment
 from .launching import DPTUNE, facts_in, run
 
@@ -85,11 +84,10 @@ dist.destroy_process_group()
 """
 
 
-def test_the_outermost_module_that_holds_all_parameters_is_compiled_once() -> None:
+def test_the_outermost_module_that_holds_all_parameters_is_compiled_once(tmp_path: Path) -> None:
     pytest.importorskip("torch", reason="appliers need torch")
-    done = subprocess.run(
-        [sys.executable, "-c", WHICH], env=environment(), capture_output=True, text=True, check=False, timeout=600
-    )
+    (tmp_path / "which.py").write_text(WHICH)
+    done = forks.run("which.py", cwd=tmp_path, env=environment())
     assert done.returncode == 0, done.stderr
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -15,7 +14,7 @@ from dptune.errors import UsageError
 from dptune.runfile.ranks import spans
 
 from .. import in_process  # noqa: TID252 - tests are no installed package
-from .launching import DPTUNE, run
+from .launching import environment_after, run_here
 
 
 @pytest.fixture
@@ -90,7 +89,7 @@ def test_too_few_traced_steps_are_told_at_once(place: Path, words: tuple[str, ..
     said = f"dptune: {told}: a verdict needs 3 traced steps\n" if told else ""
     assert dry(place, *words, "train.py")[0].stderr == said
     if told:
-        started = run(*DPTUNE, "profile", *words, "train.py", cwd=place)
+        started = run_here("profile", *words, "train.py", cwd=place)
         assert started.err.startswith(said)
 
 
@@ -138,14 +137,13 @@ def test_the_lines_fit_the_terminal(place: Path, columns: str) -> None:
 
 
 def test_a_recording_inside_a_recording_is_refused(place: Path) -> None:
-    made = run(*DPTUNE, "profile", "--env", "--run-dir", "run", cwd=place)
-    script = f"{made.out}\n{shlex.join(DPTUNE)} profile train.py"
-    done = run("bash", "-c", script, cwd=place)
+    made = run_here("profile", "--env", "--run-dir", "run", cwd=place)
+    done = run_here("profile", "train.py", cwd=place, env=environment_after(made.out, place))
     assert done.status == 2
     assert "dptune: error: this process is already being recorded\nhint: " in done.err
     assert "unset DPTUNE_CAPTURE" in done.err
     assert not list((place / "dptune-runs").glob("*-train"))
-    assert run(*DPTUNE, "rules", "list", cwd=place, env={"DPTUNE_CAPTURE": "{}"}).status == 0
+    assert in_process.dptune("rules", "list", cwd=place, DPTUNE_CAPTURE="{}").returncode == 0
 
 
 def test_a_recording_is_no_script_and_what_takes_it_is_named(place: Path) -> None:

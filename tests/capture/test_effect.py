@@ -32,6 +32,14 @@ def test_a_variable_that_was_recorded_with_another_value_is_not_in_force():
     assert in_force("env.MY_KEY", "s3cret", [facts])
 
 
+def test_threads_that_torch_does_not_compute_with_are_named():
+    asked = {"env.OMP_NUM_THREADS": "2,1"}  # one number for each level of nesting
+    variables = [VariableFacts("OMP_NUM_THREADS", "2,1", as_asked=True)]
+    two, one = (Facts(0, device=DeviceFacts("cpu", torch_threads=n), variables=variables) for n in (2, 1))
+    assert without_effect(asked, [one]) == {"env.OMP_NUM_THREADS": "torch computes with 1 thread in the script"}
+    assert without_effect(asked, [two]) == {}
+
+
 def test_a_setting_that_is_not_known_cannot_be_told():
     assert without_effect({"ddp.future": 3}, [FACTS]) == {"ddp.future": "unknown: not a setting of this version"}
 

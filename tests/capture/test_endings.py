@@ -26,9 +26,9 @@ IN_THE_LIGHT_WINDOW = "        if step == 7: {}\n"
 
 
 @pytest.fixture
-def profile(profile_started: Callable[..., Run]) -> Callable[..., Run]:
-    """How recordings end is up to the whole chain of processes: the command in its own, and torchrun."""
-    return profile_started
+def profile(profile_either: Callable[..., Run]) -> Callable[..., Run]:
+    """How recordings end is up to the whole chain of processes, which thorough tests start."""
+    return profile_either
 
 
 def two_ranks(body: str) -> str:

@@ -16,26 +16,17 @@ from dptune.errors import CaptureError
 
 from .conftest import PLAIN, SHORT, WITHOUT_COMPILER, Run, environment
 
-SHOW = "    print(sys.path)\n    print(__import__('os').environ.get('SEEN'))\n"
-
-
-@pytest.mark.records
-def test_a_sitecustomize_of_the_users_own_still_runs(profile_started: Callable[..., Run], tmp_path: Path) -> None:
-    (tmp_path / "own").mkdir()
-    shorter = (WITHOUT_COMPILER / "sitecustomize.py").read_text()
-    (tmp_path / "own" / "sitecustomize.py").write_text(f"{shorter}\nimport os\nos.environ['SEEN'] = 'own'\n")
-    run = profile_started(PLAIN + SHOW, "--continue", *SHORT, env={"PYTHONPATH": str(tmp_path / "own")})
-    path, seen = run.out.splitlines()
-    assert seen == "own"
-    assert str(tmp_path / "own") in path
-    assert "injected" not in path
-    assert run.facts().ended == "complete"
+SHOW = "    print(sys.prefix)\n    print(sys.path)\n    print(__import__('os').environ.get('SEEN'))\n"
 
 
 @pytest.mark.records
 def test_torch_in_an_environment_without_dptune(profile: Callable[..., Run], tmp_path: Path) -> None:
+    """A sitecustomize of the user's own runs in it."""
     import torch
 
+    (tmp_path / "own").mkdir()
+    shorter = (WITHOUT_COMPILER / "sitecustomize.py").read_text()
+    (tmp_path / "own" / "sitecustomize.py").write_text(f"{shorter}\nimport os\nos.environ['SEEN'] = 'own'\n")
     venv.create(tmp_path / "theirs", with_pip=False)
     python = tmp_path / "theirs" / "bin" / "python"
     packages = Path(torch.__file__).parent.parent
@@ -44,8 +35,13 @@ def test_torch_in_an_environment_without_dptune(profile: Callable[..., Run], tmp
     alone = subprocess.run([python, "-c", "import dptune"], capture_output=True, env=environment(), check=False)
     if alone.returncode == 0:
         pytest.skip("dptune is installed as plain files beside torch here, so no environment has the one alone")
-    run = profile(PLAIN + "    print(sys.prefix)\n", "--continue", "--python", str(python), *SHORT)
-    assert run.out.strip() == str(tmp_path / "theirs")
+    words = ("--continue", "--python", str(python), *SHORT)
+    run = profile(PLAIN + SHOW, *words, env={"PYTHONPATH": str(tmp_path / "own")})
+    prefix, path, seen = run.out.splitlines()
+    assert prefix == str(tmp_path / "theirs")
+    assert seen == "own"
+    assert str(tmp_path / "own") in path
+    assert "injected" not in path
     assert run.facts().ended == "complete"
 
 

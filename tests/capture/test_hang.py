@@ -9,8 +9,9 @@ import pytest
 from dptune.capture import stacks
 from dptune.capture.stacks import Waiting
 
+from .. import forks  # noqa: TID252 - tests are no installed package
 from .conftest import SHORT
-from .launching import DPTUNE, TRAIN, Done, facts_in, left_behind, only_run, record_in, run
+from .launching import DPTUNE, TRAIN, Done, facts_in, left_behind, only_run, record_in, run, run_here
 
 pytestmark = [
     pytest.mark.records,
@@ -36,12 +37,27 @@ if dist.get_rank() == 1:
     time.sleep(600)
 dist.barrier()
 """
+TORCHRUN = ("--nproc-per-node", "2")
+# Both ranks are forks of the script, which imports torch once.
+FORKED = """\
+import os, time, torch, torch.distributed as dist
+
+rank = 0 if os.fork() else 1
+dist.init_process_group("gloo", store=dist.FileStore("store", 2), rank=rank, world_size=2)
+if rank == 1:
+    time.sleep(600)
+dist.barrier()
+"""
 
 
 def profile(place: Path, script: str, *options: str) -> Done:
+    """With the script started, which no fork of the tests is known by (`/proc/PID/environ`)."""
     pytest.importorskip("torch", reason="recording needs torch")
     (place / "train.py").write_text(script)
-    return run(*DPTUNE, "profile", *SHORT, *options, "train.py", cwd=place)
+    words = ("profile", *SHORT, *options, "train.py")
+    if "--nproc-per-node" in options:
+        return run(*DPTUNE, *words, cwd=place)
+    return run_here(*words, cwd=place, env={forks.EACH_STARTED: "1"})
 
 
 def the_error(done: Done) -> str:
@@ -49,12 +65,12 @@ def the_error(done: Done) -> str:
     return line.removeprefix("dptune: error: ")
 
 
-def waiting(parent: Path, script: str, where: str) -> tuple[Done, Path]:
+def waiting(parent: Path, script: str, where: str, *options: str) -> tuple[Done, Path]:
     """Two ranks that were ended where they stay, and their recording: given as long as they take to get there."""
     for seconds in (8, 20, 60, 240):
         place = parent / str(seconds)
         place.mkdir()
-        done = profile(place, script, "--nproc-per-node", "2", "--first-step-timeout", str(seconds))
+        done = profile(place, script, *options, "--first-step-timeout", str(seconds))
         assert done.status == 2
         assert left_behind(only_run(place)) == []
         if the_error(done).startswith(f"no optimizer step within {seconds} s ({where}"):
@@ -63,15 +79,22 @@ def waiting(parent: Path, script: str, where: str) -> tuple[Done, Path]:
     return done, only_run(place)
 
 
-def test_before_the_first_step(tmp_path: Path) -> None:
-    where = "rank 0: train.py:6, in barrier; rank 1: train.py:5)"
-    done, folder = waiting(tmp_path, BEFORE_THE_FIRST_STEP, where)
+@pytest.mark.parametrize(
+    ("script", "lines", "options"),
+    [
+        pytest.param(FORKED, (7, 6), (), id="forked"),
+        pytest.param(BEFORE_THE_FIRST_STEP, (6, 5), TORCHRUN, id="torchrun", marks=pytest.mark.thorough),
+    ],
+)
+def test_before_the_first_step(tmp_path: Path, script: str, lines: tuple[int, int], options: tuple[str, ...]) -> None:
+    where = "rank 0: train.py:{}, in barrier; rank 1: train.py:{})".format(*lines)
+    done, folder = waiting(tmp_path, script, where, *options)
     assert f"the stacks of all threads are in {Path('dptune-runs') / folder.name / 'stacks.txt'}" in done.err
     assert "--first-step-timeout" in done.err
     text = (folder / "stacks.txt").read_text()
     assert "== rank 0 (process " in text
     assert "in barrier" in text
-    assert text.index("== rank 0") < text.index("== rank 1") < text.rindex('train.py", line 5')
+    assert text.index("== rank 0") < text.index("== rank 1") < text.rindex(f'train.py", line {lines[1]}')
     assert record_in(folder).ending.how == "timed-out"
 
 
@@ -111,7 +134,7 @@ def test_a_process_that_has_not_imported_torch(tmp_path: Path) -> None:
 @pytest.mark.thorough
 def test_a_rank_that_never_showed_up_is_said(tmp_path: Path) -> None:
     script = "import os, sys, time\nif os.environ['RANK'] == '1': time.sleep(600)\nimport torch\ntime.sleep(600)\n"
-    waiting(tmp_path, script, "rank 0: train.py:4; rank 1: torch is not imported yet")
+    waiting(tmp_path, script, "rank 0: train.py:4; rank 1: torch is not imported yet", *TORCHRUN)
 
 
 @pytest.mark.thorough

@@ -80,7 +80,6 @@ with warnings.catch_warnings():
         "loader.pin_memory=true": "no accelerator present: pinning memory has no effect",
         "cudnn.benchmark=true": "no GPU: cuDNN is not used",
         "cudnn.allow_tf32=false": "no GPU: cuDNN is not used",
-        "env.OMP_NUM_THREADS=2": "torch computes with 1 thread in the script",
         "env.OVERWRITTEN=mine": "OVERWRITTEN is script's in the script",
         "env.DELETED=mine": "DELETED is not set in the script",
         "env.API_TOKEN=hidden": "API_TOKEN is <redacted> in the script",
@@ -96,6 +95,14 @@ with warnings.catch_warnings():
     assert told["KEPT"] == ("mine", True)
     assert told["KEPT_SECRET"] == ("<redacted>", True)
     assert "hunter2" not in (tmp_path / "run" / "rank-00000.facts.json").read_text()
+
+
+@pytest.mark.thorough
+def test_threads_that_the_script_changes_are_said(tmp_path: Path) -> None:
+    """torch is loaded with the variable: no fork. test_effect has the sentence each time."""
+    pytest.importorskip("torch", reason="recording needs torch")
+    _, said, _ = profiled(tmp_path, "train(torch.nn.Linear(8, 8))\n", "env.OMP_NUM_THREADS=2")
+    assert said == "dptune: env.OMP_NUM_THREADS did not take effect: torch computes with 1 thread in the script"
 
 
 @pytest.mark.thorough

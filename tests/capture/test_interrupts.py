@@ -15,16 +15,18 @@ from pathlib import Path
 
 import pytest
 
+from dptune.capture import processes
 from dptune.capture.progress import listen
 
 from .conftest import SHORT
-from .launching import DPTUNE, TRAIN, facts_in, left_behind, record_in, surroundings
+from .launching import DPTUNE, TRAIN, Done, facts_in, left_behind, record_in, run_here, surroundings
 
 pytestmark = [
     pytest.mark.records,
     pytest.mark.skipif(sys.platform != "linux", reason="only Linux says who sent a signal"),
 ]
 LONG = {"STEPS": "100000", "PAUSE": "0.1"}
+SHORTER = {"STEPS": "300", "PAUSE": "0.1"}
 DEAF = TRAIN.replace("rank = int(", "import signal\nsignal.signal(signal.SIGINT, lambda *_: None)\nrank = int(")
 
 
@@ -101,6 +103,50 @@ def test_before_the_first_step_too(start: Callable[..., Started]) -> None:
     assert "the script was interrupted before its first optimizer step" in err
 
 
+def recorded_while(place: Path, script: str, acts: Callable[[int], None], *options: str) -> Done:
+    """A recording in this process, of a script to whose process a thread does something once it is at step 5."""
+    pytest.importorskip("torch", reason="recording needs torch")
+    (place / "train.py").write_text(script)
+    is_over = threading.Event()
+    scripts: list[int] = []
+
+    def act() -> None:
+        until(lambda: is_over.is_set() or any(one.step >= 5 for one in listen(place / "run" / "live")), "a step")
+        if not is_over.is_set():
+            scripts.append(listen(place / "run" / "live")[0].pid)
+            acts(scripts[0])
+
+    thread = threading.Thread(target=act)
+    thread.start()
+    try:
+        done = run_here("profile", "--run-dir", "run", *SHORT, *options, "train.py", cwd=place, env=SHORTER)
+    except KeyboardInterrupt:
+        pytest.fail("an interrupt ended the command")
+    finally:
+        is_over.set()
+        thread.join()
+    assert scripts
+    assert not processes.alive(scripts[0])
+    return done
+
+
+def test_a_second_interrupt_ends_a_fork_that_does_not_end(tmp_path: Path) -> None:
+    lived = []
+
+    def interrupt_twice(script: int) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(5)
+        lived.append(processes.alive(script))
+        if lived[0]:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    done = recorded_while(tmp_path, DEAF, interrupt_twice, "--continue")
+    assert lived == [True]
+    assert done.status == 130
+    assert record_in(tmp_path / "run").ending.how == "interrupted"
+
+
+@pytest.mark.thorough
 def test_a_second_interrupt_ends_what_does_not_end(start: Callable[..., Started]) -> None:
     run = start(DEAF, "--continue")
     run.wait_for_step(5)
@@ -164,14 +210,12 @@ def test_a_stop_from_the_terminal_is_no_signal() -> None:
         assert process.stdout.read() == f"{ {None} }\n"
 
 
-def test_a_killed_script_says_what_kills_like_that(start: Callable[..., Started]) -> None:
-    run = start(TRAIN.replace("    time.sleep(", "    if step == 5: time.sleep(600)\n    time.sleep("))
-    run.wait_for_step(5)
-    os.kill(listen(run.folder / "live")[0].pid, signal.SIGKILL)
-    status, err = run.end()
-    assert status == 137
-    assert "killed by SIGKILL, possibly by the kernel for lack of memory" in err
-    assert record_in(run.folder).ending.note.startswith("killed by SIGKILL")
+def test_a_killed_script_says_what_kills_like_that(tmp_path: Path) -> None:
+    waits = TRAIN.replace("    time.sleep(", "    if step == 5: time.sleep(600)\n    time.sleep(")
+    done = recorded_while(tmp_path, waits, lambda script: os.kill(script, signal.SIGKILL))
+    assert done.status == 137
+    assert "killed by SIGKILL, possibly by the kernel for lack of memory" in done.err
+    assert record_in(tmp_path / "run").ending.note.startswith("killed by SIGKILL")
 
 
 @pytest.mark.thorough

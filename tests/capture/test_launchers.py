@@ -6,14 +6,28 @@ import os
 import shlex
 import stat
 import sys
+import textwrap
 from pathlib import Path
 
 import pytest
 
-from .. import in_process  # noqa: TID252 - tests are no installed package
+from .. import forks, in_process  # noqa: TID252 - tests are no installed package
 from ..launcher.launch_workers import free_port  # noqa: TID252 - tests are no installed package
-from .conftest import SHORT
-from .launching import BIN, DPTUNE, TRAIN, Done, facts_in, latest, left_behind, only_run, record_in, run
+from .conftest import PLAIN, SHORT
+from .launching import (
+    BIN,
+    DPTUNE,
+    TRAIN,
+    Done,
+    environment_after,
+    facts_in,
+    latest,
+    left_behind,
+    only_run,
+    record_in,
+    run,
+    run_here,
+)
 
 pytestmark = pytest.mark.records
 
@@ -103,12 +117,20 @@ def test_a_command_ends_with_its_own_status(place: Path) -> None:
     assert "the script ended with exit status 7 before its first optimizer step" in done.err
 
 
+def test_dptune_is_started_for_each_rank(place: Path) -> None:
+    """As a launcher starts it, one rank after the other: the script is one whose ranks do not wait for each other."""
+    (place / "train.py").write_text(textwrap.dedent(PLAIN))
+    shared = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "4711"}
+    for rank in ("1", "0"):  # rank 0 says what is there at its end
+        variables = {**shared, "RANK": rank, "LOCAL_RANK": rank}
+        done = run_here("profile", *SHORT, "train.py", cwd=place, env=variables)
+        assert done.status == 0, done.err
+    whole(done, place / "dptune-runs" / "127.0.0.1-4711-train", "launcher")
+
+
+@pytest.mark.thorough
 @pytest.mark.parametrize(
-    "started",
-    [
-        pytest.param(("--no-python", *DPTUNE), id="program"),
-        pytest.param(("-m", "dptune"), id="module", marks=pytest.mark.thorough),
-    ],
+    "started", [pytest.param(("--no-python", *DPTUNE), id="program"), pytest.param(("-m", "dptune"), id="module")]
 )
 def test_torchrun_starts_dptune_for_each_rank(place: Path, started: tuple[str, ...]) -> None:
     done = run("torchrun", "--standalone", "--nproc-per-node", "2", *started, "profile", *SHORT, "train.py", cwd=place)
@@ -150,16 +172,30 @@ def test_a_batch_script_of_slurm_is_not_a_rank(place: Path, srun: dict[str, str]
     whole(done, only_run(place), "command")
 
 
+def test_the_environment_alone_makes_ranks_record(place: Path) -> None:
+    made = run_here("profile", *SHORT, "--env", cwd=place)
+    assert made.status == 0, made.err
+    env = environment_after(made.out, place)
+    done = forks.run(str(forks.LAUNCHER), "--standalone", "--nproc-per-node=2", "train.py", cwd=place, env=env)
+    assert done.returncode == 0, done.stderr
+    check_recorded_by_the_environment(place, made.err)
+
+
+@pytest.mark.thorough
 def test_the_environment_alone_makes_any_launcher_record(place: Path) -> None:
     words = shlex.join([*DPTUNE, "profile", *SHORT, "--env"])
     script = f'eval "$({words})" && torchrun --standalone --nproc-per-node 2 train.py'
     done = run("bash", "-c", script, cwd=place)
     assert done.status == 0, done.err
+    check_recorded_by_the_environment(place, done.err)
+
+
+def check_recorded_by_the_environment(place: Path, said: str) -> None:
     folder = only_run(place)
     record = record_in(folder)
     assert (record.launched_by, record.ending.how, record.world_size) == ("environment", "complete", 2)
     assert {path.name for path in folder.iterdir()} == FILES | {"run.json"}
-    assert "until `unset DPTUNE_CAPTURE`" in done.err
+    assert "until `unset DPTUNE_CAPTURE`" in said
     assert in_process.dptune("report", str(folder), "--full", cwd=place).returncode == 0
 
 

@@ -58,10 +58,9 @@ TERMINATE = Ending("terminate", None, "failed", (143,), "SIGTERM")
 TERMINATE_ONE = Ending("terminate", 1, "failed", (143,), "SIGTERM")
 MEMORY = Ending("memory", None, "failed", (1,), "raised RuntimeError")
 
-OFTEN_CELLS = {  # each ending on the kind that it takes less on, or that it is more of a question on
-    *(("plain", ending) for ending in (EXIT, OS_EXIT)),  # RAISE alone: test_endings
-    ("ddp", KILL_ONE),
-}
+# Run each time: torchrun ends the other rank. How one process ends is seen in test_ending_of_one_process, test_endings,
+# test_interrupts and test_sigterm_to_dptune.
+OFTEN_CELLS = {("ddp", KILL_ONE)}
 CELLS = [
     *(("plain", ending) for ending in (RAISE, EXIT, OS_EXIT, KILL, ABORT, TERMINATE, MEMORY)),
     *(("ddp", ending) for ending in (RAISE, RAISE_ONE, EXIT, OS_EXIT, KILL_ONE, ABORT_ONE, TERMINATE_ONE, MEMORY)),
@@ -170,14 +169,6 @@ def check_kept(ended: Ended, ending: Ending, rank: int) -> None:
 
 
 thorough = pytest.mark.thorough
-# The kind whose cells are run each time; those of the others are run by `make test-thorough`. One process that is too
-# short, interrupted or asked to end is recorded each time in test_endings, test_interrupts and test_disturbances.
-OFTEN = ("ddp",)
-
-
-def often_of(*names: str) -> list[object]:
-    """Kinds as parameters, of which those that are not run each time are marked."""
-    return [pytest.param(name, marks=() if name in OFTEN else thorough) for name in names]
 
 
 @pytest.mark.parametrize(
@@ -190,12 +181,28 @@ def often_of(*names: str) -> list[object]:
 def test_ending(name: str, ending: Ending, tmp_path: Path) -> None:
     kind = KINDS[name]
     kind.check_installed()
-    asked = {"ENDING": ending.name, "ENDING_AT": str(AT)}
-    if ending.rank is not None:
-        asked["ENDING_RANK"] = str(ending.rank)
-    ended = Started(kind, tmp_path, **asked).end()
-    assert ended.status in ending.statuses, ended.err
+    ended = Started(kind, tmp_path, **asked_of(ending)).end()
     assert ended.left == []
+    check_ending(ended, ending)
+
+
+@pytest.mark.parametrize("ending", [EXIT, OS_EXIT], ids=["exit", "os_exit"])  # RAISE: test_endings
+def test_ending_of_one_process(ending: Ending, tmp_path: Path) -> None:
+    """It starts no other, so that nothing can stay behind: a fork."""
+    kind, folder = KINDS["plain"], tmp_path / "run"
+    words = recording_command(kind, folder)[3:]  # after `python -m dptune`
+    done = in_process.recording(*words, cwd=tmp_path, env=environment(**QUIET, **asked_of(ending)))
+    check_ending(Ended(done.returncode, done.stdout, done.stderr, folder, []), ending)
+
+
+def asked_of(ending: Ending) -> dict[str, str]:
+    """The variables by which a script of kinds/ knows how to end."""
+    asked = {"ENDING": ending.name, "ENDING_AT": str(AT)}
+    return asked if ending.rank is None else {**asked, "ENDING_RANK": str(ending.rank)}
+
+
+def check_ending(ended: Ended, ending: Ending) -> None:
+    assert ended.status in ending.statuses, ended.err
     assert ended.record.ending.how == ending.how
     assert ended.record.ending.exit_status == ended.status
     check_kept(ended, ending, ending.rank or 0)
@@ -205,7 +212,7 @@ def test_ending(name: str, ending: Ending, tmp_path: Path) -> None:
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("name", often_of("plain", "ddp", "spawn", "lightning_fit"))
+@pytest.mark.parametrize("name", ["plain", "ddp", "spawn", "lightning_fit"])
 def test_shorter_than_the_windows(name: str, tmp_path: Path) -> None:
     kind = KINDS[name]
     kind.check_installed()
@@ -221,7 +228,8 @@ def test_shorter_than_the_windows(name: str, tmp_path: Path) -> None:
     ended.check_readable()
 
 
-@pytest.mark.parametrize("name", often_of("plain", "ddp", "spawn", "fsdp2", "hf_trainer", "lightning_fit", "forked"))
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", ["plain", "ddp", "spawn", "fsdp2", "hf_trainer", "lightning_fit", "forked"])
 def test_ctrl_c(name: str, tmp_path: Path) -> None:
     """A terminal sends SIGINT to dptune and to everything it started."""
     kind = KINDS[name]
@@ -260,7 +268,7 @@ def test_sigterm_to_dptune(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("name", often_of("ddp", "fsdp2"))
+@pytest.mark.parametrize("name", ["ddp", "fsdp2"])
 def test_sigterm_to_a_rank_that_is_blocked_in_a_collective(name: str, tmp_path: Path) -> None:
     """Python cannot run its handler there; the open window is saved even so, and the rank dies of the signal."""
     started = Started(KINDS[name], tmp_path, "--continue", ENDING="blocked", ENDING_AT=str(AT), ENDING_RANK="1")

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from .launching import run_here
+from .. import forks  # noqa: TID252 - tests are no installed package
+from .launching import run_here, surroundings
 
 pytestmark = pytest.mark.records
 
@@ -16,9 +17,9 @@ SCRIPT = Path(__file__).parent / "accumulating.py"
 WINDOWS = ("--warmup", "1", "--untraced", "3", "--light", "0", "--detailed", "0", "-q", "--continue")
 SAID = re.compile(r"^(\S+) rank (\d) weights (\S+) exchanges (\d+)$", re.MULTILINE)
 
-# Six steps of four micro-batches, but for one that has two, whose gradients are exchanged late and uncounted.
-PASSES = 5 * 4 + 2
-LEAST = 4 + 4 * 1  # all of the first step, then one each
+# Six steps of three micro-batches, but for one that has two, whose gradients are exchanged late and uncounted.
+PASSES = 5 * 3 + 2
+LEAST = 3 + 4 * 1  # all of the first step, then one each
 LEAVES_OUT = {
     "plain": LEAST,
     "zero-at-the-top": LEAST,
@@ -33,11 +34,11 @@ LEAVES_OUT = {
     "clip-keyword": LEAST,
     "clip-value": LEAST,
     "clip-total": LEAST,
-    "skipped-by-the-script": LEAST + 3,  # its first step is skipped, so that the second one is learned from
-    "no-backward": LEAST + 4,  # what the pass without a backward one announced is exchanged in the next
+    "skipped-by-the-script": LEAST + 2,  # its first step is skipped, so that the second one is learned from
+    "no-backward": LEAST + 5,  # what the pass without a backward one announced is exchanged in the next
     "twice-forward": LEAST,
     "two-optimizers": LEAST,
-    "hiding": 4 + 1,  # from the third step on all gradients are averaged late
+    "hiding": 3 + 1,  # from the third step on all gradients are averaged late
 }
 LEFT_ALONE = {
     "own-no-sync": (6, "the script already skips synchronization itself"),
@@ -53,54 +54,70 @@ LEFT_ALONE = {
 Ends = dict[tuple[str, int], tuple[float, int]]
 
 
-def ends_of(folder: Path, *words: str, knob: str = "") -> tuple[Ends, str]:
+def ends_of(folder: Path, *words: str, knob: str) -> tuple[Ends, str]:
     """What each way ended with on each rank, and what dptune said."""
-    folder.mkdir(exist_ok=True)
     shutil.copy(SCRIPT, folder / "train.py")
-    settings = ("--set", f"ddp.no_sync={knob}") if knob else ()
     target = ("--run-dir", "run", "--nproc-per-node", "2", "train.py", *words)
-    done = run_here("profile", *WINDOWS, *settings, *target, cwd=folder)
+    done = run_here("profile", *WINDOWS, "--set", f"ddp.no_sync={knob}", *target, cwd=folder)
     assert done.status == 0, done.err
-    return {(way, int(rank)): (float(weights), int(made)) for way, rank, weights, made in SAID.findall(done.out)}, (
-        done.err
-    )
+    return _ends(done.out), done.err
 
 
-COMPILED = pytest.param("compiled", marks=pytest.mark.thorough)  # loads all of torch.compile, on both ranks
-LEFT_ALONE_HERE = [COMPILED if way == "compiled" else way for way in LEFT_ALONE]
+def sides_of(folder: Path, *words: str) -> tuple[Ends, Ends]:
+    """What each way ends with by itself, and with the knob."""
+    pytest.importorskip("torch", reason="recording needs torch")
+    start = (str(forks.LAUNCHER), "--standalone", "--nproc-per-node=2", str(SCRIPT))
+    done = forks.run(*start, *words, cwd=folder, env=surroundings())
+    assert done.returncode == 0, done.stderr
+    return _ends(done.stdout), ends_of(folder, *words, knob="true")[0]
+
+
+def _ends(out: str) -> Ends:
+    return {(way, int(rank)): (float(weights), int(made)) for way, rank, weights, made in SAID.findall(out)}
+
+
+# Ways like others. "compiled" loads all of torch.compile, on both ranks.
+RARELY = ("zero-between", "zero-kept", "bucket-views", "clip-keyword", "short-overflow", "own-switch", "compiled")
+
+
+def marked(*ways: str) -> list[object]:
+    """Ways as parameters."""
+    return [pytest.param(way, marks=pytest.mark.thorough if way in RARELY else ()) for way in ways]
 
 
 @pytest.fixture(scope="module")
-def both(tmp_path_factory: pytest.TempPathFactory) -> tuple[Ends, Ends]:
-    """Every way that is not compiled, without the knob and with it."""
-    pytest.importorskip("torch", reason="recording needs torch")
-    parent = tmp_path_factory.mktemp("accumulating")
-    ways = [way for way in (*LEAVES_OUT, *LEFT_ALONE) if way != "compiled"]
-    return ends_of(parent / "without", *ways)[0], ends_of(parent / "with", *ways, knob="true")[0]
+def often(tmp_path_factory: pytest.TempPathFactory) -> tuple[Ends, Ends]:
+    """Every way that is run each time, without the knob and with it."""
+    ways = [way for way in (*LEAVES_OUT, *LEFT_ALONE) if way not in RARELY]
+    return sides_of(tmp_path_factory.mktemp("often"), *ways)
+
+
+@pytest.fixture(scope="module")
+def rarely(tmp_path_factory: pytest.TempPathFactory) -> tuple[Ends, Ends]:
+    """The others."""
+    return sides_of(tmp_path_factory.mktemp("rarely"), *RARELY)
 
 
 @pytest.fixture
-def sides(request: pytest.FixtureRequest, way: str, tmp_path: Path) -> tuple[Ends, Ends]:
-    if way != "compiled":
-        return request.getfixturevalue("both")  # type: ignore[no-any-return]
-    return ends_of(tmp_path / "without", way)[0], ends_of(tmp_path / "with", way, knob="true")[0]
+def sides(request: pytest.FixtureRequest, way: str) -> tuple[Ends, Ends]:
+    return request.getfixturevalue("rarely" if way in RARELY else "often")  # type: ignore[no-any-return]
 
 
-@pytest.mark.parametrize("way", [*LEAVES_OUT, *LEFT_ALONE_HERE])
+@pytest.mark.parametrize("way", marked(*LEAVES_OUT, *LEFT_ALONE))
 def test_the_weights_are_those_without_the_knob(sides: tuple[Ends, Ends], way: str) -> None:
     without, with_knob = sides
     assert with_knob[way, 0][0] == with_knob[way, 1][0]
     assert with_knob[way, 0][0] == pytest.approx(without[way, 0][0], rel=1e-6)
 
 
-@pytest.mark.parametrize("way", LEAVES_OUT)
-def test_exchanges_are_left_out(both: tuple[Ends, Ends], way: str) -> None:
-    without, with_knob = both
+@pytest.mark.parametrize("way", marked(*LEAVES_OUT))
+def test_exchanges_are_left_out(sides: tuple[Ends, Ends], way: str) -> None:
+    without, with_knob = sides
     assert {without[way, rank][1] for rank in (0, 1)} == {PASSES}
     assert {with_knob[way, rank][1] for rank in (0, 1)} == {LEAVES_OUT[way]}
 
 
-@pytest.mark.parametrize("way", LEFT_ALONE_HERE)
+@pytest.mark.parametrize("way", marked(*LEFT_ALONE))
 def test_what_cannot_be_left_out_is_left_alone(sides: tuple[Ends, Ends], way: str) -> None:
     assert {side[way, rank][1] for side in sides for rank in (0, 1)} == {LEFT_ALONE[way][0]}
 
@@ -116,9 +133,9 @@ def test_the_reason_is_said(tmp_path: Path, way: str) -> None:
     assert f"dptune: ddp.no_sync did not take effect: rank 0: {LEFT_ALONE[way][1]}" in said
 
 
-def test_false_makes_every_pass_exchange_whatever_the_script_says(tmp_path: Path, both: tuple[Ends, Ends]) -> None:
+def test_false_makes_every_pass_exchange_whatever_the_script_says(tmp_path: Path, often: tuple[Ends, Ends]) -> None:
     ways = ("own-no-sync", "own-switch")
     found, said = ends_of(tmp_path, *ways, knob="false")
     assert {made for _, made in found.values()} == {PASSES}
-    assert found[ways[0], 0][0] == pytest.approx(both[0][ways[0], 0][0], rel=1e-6)
+    assert found[ways[0], 0][0] == pytest.approx(often[0][ways[0], 0][0], rel=1e-6)
     assert "did not take effect" not in said

@@ -124,6 +124,7 @@ def test_the_same_folder_twice_is_refused(nodes: list[Node], tmp_path: Path) -> 
     assert (tmp_path / "run" / "run.json").read_bytes() == before
 
 
+@pytest.mark.thorough
 def test_without_a_shared_folder(nodes: list[Node], tmp_path: Path) -> None:
     cwds = [tmp_path / "disk0", tmp_path / "disk1"]
     for cwd in cwds:

@@ -18,7 +18,7 @@ SCRIPT = """
     from torch import nn
     from torch.distributed.fsdp import fully_shard
 
-    torch.distributed.init_process_group("gloo")
+    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
     model = nn.Linear(8, 8)
     stale = torch.optim.AdamW(model.parameters(), lr=1e-3)
     fully_shard(model)
@@ -37,7 +37,7 @@ def test_a_recording_names_both(profile):
 
     More steps warm up than are watched: watching ends in one of torch's hooks, which must all still run.
     """
-    done = profile(SCRIPT, *WINDOWS, "--nproc-per-node", "2")
+    done = profile(SCRIPT, *WINDOWS)
     assert done.status == 0, done.err
     none, kept = sorted(done.facts().optimizer_gradients, key=lambda facts: facts.optimizer)
     assert (kept.optimizer, kept.where, kept.step_where) == ("SGD", "train.py:11", "train.py:14")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from .conftest import PLAIN, SHORT, Run, profiling_in, started
+from .conftest import PLAIN, SHORT, STARTED_IF_EACH_IS, Run, profiling_in
 
 pytestmark = pytest.mark.records
 
@@ -50,7 +50,9 @@ def profiler_steps(trace: Path) -> list[int]:
 
 @pytest.fixture(scope="module")
 def two_ranks(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    return profiling_in(tmp_path_factory.mktemp("two_ranks"), started)(TWO_RANKS, "--nproc-per-node", "2", *SHORT)
+    return profiling_in(tmp_path_factory.mktemp("two_ranks"), STARTED_IF_EACH_IS)(
+        TWO_RANKS, "--nproc-per-node", "2", *SHORT
+    )
 
 
 def test_two_ranks_are_recorded_and_ended_at_the_same_step(two_ranks: Run) -> None:

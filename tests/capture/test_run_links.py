@@ -29,7 +29,8 @@ from dptune.runfile import form
 from dptune.runfile.links import LinkRecord
 from dptune.runfile.record import Ending, RunRecord
 
-from .conftest import PLAIN, Run
+from .. import forks  # noqa: TID252 - tests are no installed package
+from .conftest import PLAIN, WITHOUT_COMPILER, Run
 from .launching import DPTUNE, TRAIN, left_behind, run_here, surroundings
 
 pytestmark = pytest.mark.records
@@ -53,6 +54,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def made(recorded: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Recording:
     """A copy of it as just made, and a cache folder of the test's own."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("PYTHONPATH", str(WITHOUT_COMPILER))
     monkeypatch.setattr(run_links, "LIMIT_S", 100.0)  # other processes may take long what takes these a second
     monkeypatch.chdir(tmp_path)
     folder = tmp_path / "dptune-runs" / "run"
@@ -105,6 +107,7 @@ def test_they_are_measured_once_and_reused(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
+    monkeypatch.setattr(links.subprocess, "Popen", forks.popen)
     outcome = run_links.find(made, started, quiet=False)
     assert outcome.line.startswith("links measured in "), outcome
     assert "measuring the links between 2 ranks, 100 s at most (--no-links skips this)" in capsys.readouterr().err
@@ -267,7 +270,29 @@ def test_where_ranks_cannot_be_started_alike_that_is_said(made: Recording, start
     assert reason(made) == outcome.unmeasured
 
 
-def test_ctrl_c_during_the_sweep_keeps_the_recording(tmp_path: Path) -> None:
+INTERRUPTS = """
+import os, signal, time
+with open("sweep.pid", "w") as file:
+    file.write(str(os.getpid()))
+os.kill(os.getppid(), signal.SIGINT)
+time.sleep(600)
+"""
+
+
+def test_ctrl_c_during_the_sweep_keeps_the_recording(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "train.py").write_text(TRAIN)
+    sweep_script(monkeypatch, tmp_path, INTERRUPTS)
+    env = {"XDG_CACHE_HOME": str(tmp_path / "cache")}
+    try:
+        done = run_here("profile", "--run-dir", "run", *WINDOWS, "train.py", cwd=tmp_path, env=env)
+    except KeyboardInterrupt:
+        pytest.fail("the interrupt ended the command")
+    check_interrupted(tmp_path, done.status, done.err)
+    assert not processes.alive(int((tmp_path / "sweep.pid").read_text()))
+
+
+@pytest.mark.thorough
+def test_ctrl_c_during_the_sweep_of_a_started_command(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(TRAIN)
     words = [*DPTUNE, "profile", "--run-dir", "run", *WINDOWS, "train.py"]
     env = surroundings(XDG_CACHE_HOME=str(tmp_path / "cache"))
@@ -278,15 +303,20 @@ def test_ctrl_c_during_the_sweep_keeps_the_recording(tmp_path: Path) -> None:
             said.append(line)
             if "measuring the links" in line:
                 process.send_signal(signal.SIGINT)
-    assert process.returncode == 130
+    check_interrupted(tmp_path, process.returncode, "".join(said))
+    assert left_behind(tmp_path / "run") == []
+
+
+def check_interrupted(place: Path, status: int, err: str) -> None:
+    assert status == 130
+    said = err.splitlines(keepends=True)
     again = "to measure them, run `dptune links` on the same hosts"
     assert f"dptune: links not measured: interrupted; {again}\n" in said
     assert said[-1] == "dptune: next: dptune report run\n"
-    record = form.read(tmp_path / "run" / "run.json", RunRecord)
+    record = form.read(place / "run" / "run.json", RunRecord)
     assert (record.ending.how, record.links_unmeasured) == ("complete", "interrupted")
-    assert [facts.ended for facts in facts_in(tmp_path / "run")] == ["complete"] * 2
-    assert not (tmp_path / "run" / "links.json").exists()
-    assert left_behind(tmp_path / "run") == []
+    assert [facts.ended for facts in facts_in(place / "run")] == ["complete"] * 2
+    assert not (place / "run" / "links.json").exists()
 
 
 def test_one_process_has_no_links(profile: Callable[..., Run], tmp_path: Path) -> None:

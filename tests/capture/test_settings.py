@@ -69,9 +69,8 @@ TOGETHER = [
             "optimizer.betas": "0.8,0.99",
             "optimizer.eps": "1e-06",
             "precision.float32_matmul": "medium",
-            "env.OMP_NUM_THREADS": "2",
         },
-        ("threads",),
+        (),
     ),
     (
         {
@@ -86,6 +85,7 @@ TOGETHER = [
         ("workers",),
     ),
     ({"ddp.comm_hook": "powersgd"}, ()),
+    ({"env.OMP_NUM_THREADS": "2"}, ("threads",)),  # torch is loaded with it: no fork
 ]
 
 
@@ -102,8 +102,8 @@ def profile(folder: Path, settings: dict[str, str], *more: str, script: tuple[st
 @pytest.mark.parametrize(
     ("settings", "script"),
     [
-        pytest.param(*each, id=name, marks=pytest.mark.thorough if name == "powersgd" else ())
-        for name, each in zip(("one", "other", "powersgd"), TOGETHER, strict=True)
+        pytest.param(*each, id=name, marks=pytest.mark.thorough if name in ("powersgd", "threads") else ())
+        for name, each in zip(("one", "other", "powersgd", "threads"), TOGETHER, strict=True)
     ],
 )
 def test_they_are_in_force(tmp_path: Path, settings: dict[str, str], script: tuple[str, ...]) -> None:
@@ -132,7 +132,6 @@ def check(own: Facts, settings: dict[str, str]) -> None:
         assert optimizer.learning_rates == [0.02]
         assert (optimizer.betas, optimizer.eps) == ([0.8, 0.99], 1e-6)
         assert own.settings["float32_matmul_precision"] == "medium"
-        assert own.environment["OMP_NUM_THREADS"] == "2"
         assert ddp.comm_hook == "fp16_gradients"
         assert (ddp.gradient_as_bucket_view, ddp.broadcast_buffers) == (True, False)
     elif "ddp.bucket_cap_mb_list" in settings:
@@ -141,6 +140,8 @@ def check(own: Facts, settings: dict[str, str]) -> None:
         assert (loader.num_workers, loader.persistent_workers) == (0, False)
         assert own.autocast == "cpu:bfloat16"
         assert ddp.comm_hook == "bf16_gradients"
+    elif "env.OMP_NUM_THREADS" in settings:
+        assert own.environment["OMP_NUM_THREADS"] == "2"
     else:
         assert ddp.rebuilt_bucket_sizes in ([], [6 * 16640])  # one for all
         assert ddp.comm_hook == "powersgd_gradients"

@@ -16,7 +16,7 @@ from dptune.capture import processes
 from dptune.runfile import form
 from dptune.runfile.links import LinkRecord
 
-from .launching import BIN, DPTUNE, run, surroundings
+from .launching import BIN, DPTUNE, run, run_here, surroundings
 
 pytestmark = pytest.mark.records
 LINKS = (*DPTUNE, "links", "--backend", "gloo")
@@ -40,7 +40,7 @@ def of_sweeps(cwd: Path) -> list[list[str]]:
 
 def test_every_kind_and_size(tmp_path: Path) -> None:
     words = ("--nproc-per-node", "2", "--sizes", "4k,10000,1m", "--seconds", "300", "--repeats", "3")
-    done = run(*LINKS, *words, "--format", "json", cwd=tmp_path)
+    done = run_here(*LINKS[len(DPTUNE) :], *words, "--format", "json", cwd=tmp_path)
     assert done.status == 0, done.err
     record = form.read(tmp_path / "dptune-runs" / "links.json", LinkRecord)
     assert json.loads(done.out)["kinds"][0]["kind"] == "all_reduce"

@@ -15,7 +15,7 @@ from dptune.knobs import knob
 from dptune.runfile.record import Schedule
 
 from .conftest import WITHOUT_COMPILER
-from .launching import facts_in, run_here, surroundings
+from .launching import facts_in, record_in, run_here, surroundings
 
 SCRIPT = """\
 import os, torch
@@ -61,19 +61,24 @@ def test_a_variable_of_dptune_is_refused(name: str) -> None:
 
 @pytest.mark.records
 def test_the_script_has_them_and_is_recorded(tmp_path: Path) -> None:
+    """Started by a shell script, whose path is all that dptune has."""
     pytest.importorskip("torch", reason="recording needs torch")
     (tmp_path / "train.py").write_text(SCRIPT)
+    (tmp_path / "run.sh").write_text("#!/bin/sh\nexec python train.py\n")
+    (tmp_path / "run.sh").chmod(0o755)
     (tmp_path / "more").mkdir()
     (tmp_path / "more" / "beside.py").write_text("")
     path = os.pathsep.join(map(str, (tmp_path / "more", WITHOUT_COMPILER)))
     words = ("--set", "env.GIVEN=default", "--set", f"env.PYTHONPATH={path}")
-    target = ("--run-dir", "run", "train.py")
+    target = ("--run-dir", "run", "run.sh")
     done = run_here("profile", *WINDOWS, *words, *target, cwd=tmp_path, env={"GIVEN": "users"})
     assert done.status == 0, done.err
     assert done.out.startswith("None True")
     assert "did not take effect" not in done.err
     (facts,) = facts_in(tmp_path / "run")
     assert {one.name: one.value for one in facts.variables} == {"GIVEN": None, "PYTHONPATH": path}
+    record = record_in(tmp_path / "run")
+    assert (record.launched_by, record.command, record.ending.how) == ("command", ["run.sh"], "complete")
 
 
 @pytest.mark.records

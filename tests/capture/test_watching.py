@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,7 +20,8 @@ from dptune.capture import processes, watch
 from dptune.capture.progress import ProgressLine
 from dptune.capture.watch import Limits, Watch, Watched, leftovers
 
-from .conftest import PLAIN, SHORT
+from .. import in_process  # noqa: TID252 - tests are no installed package
+from .conftest import PLAIN, SHORT, environment
 from .launching import DPTUNE, left_behind, record_in, run
 
 LIMITS = Limits(first_step_s=1.0, stall_s=1.0)
@@ -172,7 +174,28 @@ def test_what_the_script_leaves_behind_on_purpose_is_not_ended() -> None:
 
 
 @pytest.mark.records
-@pytest.mark.parametrize("sink", [">(head -1 > /dev/null)", pytest.param("/dev/full", marks=pytest.mark.thorough)])
+def test_a_stderr_whose_reader_has_gone_does_not_end_the_script(tmp_path: Path) -> None:
+    pytest.importorskip("torch", reason="recording needs torch")
+    (tmp_path / "train.py").write_text("\n".join(line[4:] for line in PLAIN.splitlines()) + "\nprint('end')\n")
+    read, write = os.pipe()
+
+    def read_a_line() -> None:
+        with open(read) as lines:
+            lines.readline()
+
+    reader = threading.Thread(target=read_a_line)
+    reader.start()
+    words = ("profile", "--continue", "--run-dir", "run", *SHORT, "train.py")
+    with open(write, "w") as stderr:
+        done = in_process.recording(*words, cwd=tmp_path, env=environment(), stderr=stderr)
+    reader.join()
+    assert (done.returncode, done.stdout) == (0, "end\n")
+    assert record_in(tmp_path / "run").ending.how == "complete"
+
+
+@pytest.mark.thorough
+@pytest.mark.records
+@pytest.mark.parametrize("sink", [">(head -1 > /dev/null)", "/dev/full"])
 def test_a_stderr_that_nobody_reads_does_not_end_the_script(tmp_path: Path, sink: str) -> None:
     pytest.importorskip("torch", reason="recording needs torch")
     (tmp_path / "train.py").write_text("\n".join(line[4:] for line in PLAIN.splitlines()) + "\nprint('end')\n")
