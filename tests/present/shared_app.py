@@ -1,0 +1,56 @@
+"""The full-screen report of a run, started once for the tests of a file: a start takes as long as half a walk."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from textual.pilot import Pilot
+from textual.widgets import DataTable
+
+from dptune.advice import Report
+from dptune.present.tui.app import ReportApp
+from dptune.present.tui.finder import Finder
+from dptune.present.tui.timeline import Timeline
+from dptune.present.tui.timeline_view import TimelineView
+from dptune.present.tui.whatif import WhatIfPane
+from dptune.trace.run import Run
+
+
+@asynccontextmanager
+async def started(report: Report, run: Run | None, size: tuple[int, int]) -> AsyncIterator[Pilot[None]]:
+    """The report on a screen of this size."""
+    async with ReportApp(report, run).run_test(size=size, notifications=True) as pilot:
+        yield pilot
+
+
+async def at_its_start(pilot: Pilot[None], size: tuple[int, int]) -> Pilot[None]:
+    """The same, as it was at its start, whatever the test before did; what is read and modelled stays so."""
+    app = pilot.app
+    await app.workers.wait_for_complete()
+    while len(app.screen_stack) > 1:
+        await app.pop_screen()
+    app.clear_notifications()
+    app.copy_to_clipboard("")
+    app.query_one(Finder).action_close()
+    await pilot.pause()  # what was filtered is all there again
+    for table in app.query(DataTable):
+        table.move_cursor(row=0)
+    for timeline in app.query(Timeline):
+        _begin_again(timeline)
+    for pane in app.query(WhatIfPane):
+        pane._set(pane._advised)
+        pane._last, pane._moved = None, False
+    if app.size != size:
+        await pilot.resize_terminal(*size)
+    await pilot.press("1", "home")
+    return pilot
+
+
+def _begin_again(timeline: Timeline) -> None:
+    """Its first picture; where it was not shown yet, none."""
+    view, report = timeline.view, timeline.app._report  # type: ignore[attr-defined]
+    run_time, read = view.run_time, view._lanes_of
+    vars(view).update(vars(TimelineView(view.run, report, timeline._screen)), _lanes_of=read)
+    if run_time is not None:
+        timeline._keep(run_time)
