@@ -10,6 +10,7 @@ from textual.widgets import DataTable
 
 from dptune.advice import Report
 from dptune.present.tui.app import ReportApp
+from dptune.present.tui.cards import Cards
 from dptune.present.tui.finder import Finder
 from dptune.present.tui.timeline import Timeline
 from dptune.present.tui.timeline_view import TimelineView
@@ -22,6 +23,7 @@ async def started(report: Report, run: Run | None, size: tuple[int, int]) -> Asy
     """The report on a screen of this size."""
     async with ReportApp(report, run).run_test(size=size, notifications=True) as pilot:
         yield pilot
+        await pilot.app.workers.wait_for_complete()
 
 
 async def at_its_start(pilot: Pilot[None], size: tuple[int, int]) -> Pilot[None]:
@@ -34,13 +36,19 @@ async def at_its_start(pilot: Pilot[None], size: tuple[int, int]) -> Pilot[None]
     app.copy_to_clipboard("")
     app.query_one(Finder).action_close()
     await pilot.pause()  # what was filtered is all there again
+    for cards in app.query(Cards):
+        while cards._order != "as ranked":
+            cards.action_sort()
     for table in app.query(DataTable):
         table.move_cursor(row=0)
     for timeline in app.query(Timeline):
         _begin_again(timeline)
     for pane in app.query(WhatIfPane):
         pane._set(pane._advised)
-        pane._last, pane._moved = None, False
+        pane._moved = False
+        if pane._ground is not None and (pane._last is None or pane._last[0] != pane._advised):
+            pane._ask()
+    await app.workers.wait_for_complete()
     if app.size != size:
         await pilot.resize_terminal(*size)
     await pilot.press("1", "home")
