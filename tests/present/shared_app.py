@@ -17,6 +17,8 @@ from dptune.present.tui.timeline_view import TimelineView
 from dptune.present.tui.whatif import WhatIfPane
 from dptune.trace.run import Run
 
+THEME = "textual-dark"  # at the start
+
 
 @asynccontextmanager
 async def started(report: Report, run: Run | None, size: tuple[int, int]) -> AsyncIterator[Pilot[None]]:
@@ -34,6 +36,7 @@ async def at_its_start(pilot: Pilot[None], size: tuple[int, int]) -> Pilot[None]
         await app.pop_screen()
     app.clear_notifications()
     app.copy_to_clipboard("")
+    app.theme = THEME
     app.query_one(Finder).action_close()
     await pilot.pause()  # what was filtered is all there again
     for cards in app.query(Cards):
@@ -41,8 +44,6 @@ async def at_its_start(pilot: Pilot[None], size: tuple[int, int]) -> Pilot[None]
             cards.action_sort()
     for table in app.query(DataTable):
         table.move_cursor(row=0)
-    for timeline in app.query(Timeline):
-        _begin_again(timeline)
     for pane in app.query(WhatIfPane):
         pane._set(pane._advised)
         pane._moved = False
@@ -51,14 +52,17 @@ async def at_its_start(pilot: Pilot[None], size: tuple[int, int]) -> Pilot[None]
     await app.workers.wait_for_complete()
     if app.size != size:
         await pilot.resize_terminal(*size)
+    for timeline in app.query(Timeline):
+        if timeline.view.run_time is not None:
+            await pilot.press("6")  # its pictures are as wide as it is while it is shown
+            _begin_again(timeline)
     await pilot.press("1", "home")
     return pilot
 
 
 def _begin_again(timeline: Timeline) -> None:
-    """Its first picture; where it was not shown yet, none."""
+    """Its first picture."""
     view, report = timeline.view, timeline.app._report  # type: ignore[attr-defined]
     run_time, read = view.run_time, view._lanes_of
     vars(view).update(vars(TimelineView(view.run, report, timeline._screen)), _lanes_of=read)
-    if run_time is not None:
-        timeline._keep(run_time)
+    timeline._keep(run_time)
