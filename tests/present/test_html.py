@@ -33,7 +33,7 @@ from dptune.trace import load
 from dptune.trace.run import Run
 from dptune.whatif.predicting import search
 
-from .. import in_process, reading  # noqa: TID252 - tests are no installed package
+from .. import in_process, reading, sharing  # noqa: TID252 - tests are no installed package
 
 SAMPLES = Path(__file__).parents[2] / "sample_traces"
 EVIL = "void \x1b[31mgemm<float>\"'><script>alert(1)</script>\u202e&amp;"
@@ -92,9 +92,13 @@ def whole_page(run: Run, report: Report, find: Callable[[Run, Measured], WhatIf]
 
 @functools.cache
 def searched(sample: str) -> WhatIf:
-    """What is found of the bucket sizes of a sample run."""
-    run, report = reading.sample(sample)
-    return search(run, report.measured)
+    """What is found of the bucket sizes of a sample run, by all processes of tests once."""
+
+    def find() -> WhatIf:
+        run, report = reading.sample(sample)
+        return search(run, report.measured)
+
+    return sharing.once(f"searched {sample}", find)
 
 
 @functools.cache
