@@ -324,7 +324,13 @@ def test_names_of_a_trace_are_words_and_nothing_else(report: Report) -> None:
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in written
 
 
-@pytest.mark.parametrize("sample", ["accumulation_without_no_sync", "tiny_buckets", "starved_loader"])
+@pytest.mark.parametrize(
+    "sample",
+    [
+        "accumulation_without_no_sync",
+        *(pytest.param(name, marks=pytest.mark.thorough) for name in ("tiny_buckets", "starved_loader")),
+    ],
+)
 def test_a_recorded_step_fits_its_lanes(sample: str) -> None:
     run, report = reading.sample(sample)
     found = step_lanes(run)
