@@ -10,6 +10,7 @@ from textual.binding import Binding
 from textual.command import CommandList
 from textual.dom import DOMNode
 from textual.pilot import Pilot
+from textual.widgets import Input
 from textual.widgets._footer import FooterKey
 
 from dptune.advice import Report
@@ -51,6 +52,13 @@ async def see(pilot: Pilot[None], words: str, *keys: str) -> str:
         if words in flat(screen(pilot)):
             return screen(pilot)
     raise AssertionError(f"'{words}' is not on the screen:\n{screen(pilot)}")
+
+
+async def look_for(pilot: Pilot[None], words: str) -> None:
+    """Find words as if they were typed; to type them takes a picture of the screen for each letter."""
+    await pilot.press("slash")
+    pilot.app.query_one(Finder).query_one(Input).value = words
+    await pilot.press("enter")
 
 
 async def settled(pilot: Pilot[None], words: str, *keys: str) -> str:
@@ -231,9 +239,12 @@ async def test_names_from_a_trace_are_neither_markup_nor_escapes(report: Report)
             assert "\u202e" not in seen
 
 
-async def test_a_run_of_which_nothing_is_known_is_shown_too(foreign: Report) -> None:
-    async with ReportApp(foreign).run_test(size=SMALL) as pilot:
-        for size in (SMALL, LARGE, (50, 20)):
+@pytest.mark.parametrize(
+    "sizes", [[SMALL, (50, 20)], pytest.param([LARGE], marks=pytest.mark.thorough)], ids=["small", "large"]
+)
+async def test_a_run_of_which_nothing_is_known_is_shown_too(foreign: Report, sizes: list[tuple[int, int]]) -> None:
+    async with ReportApp(foreign).run_test(size=sizes[0]) as pilot:
+        for size in sizes:
             await pilot.resize_terminal(*size)
             await see(pilot, VERDICT, "1", "home")
             await page_to(pilot, "Reliable no; 'no findings' does not mean that the run is healthy")
@@ -341,7 +352,7 @@ async def test_words_are_found_in_a_text_one_place_after_the_other(small: Pilot[
 
 async def test_advice_is_filtered_and_sorted(large: Pilot[None]) -> None:
     await see(large, "Recommendations as ranked", "2")
-    await large.press("slash", *"set_float32_matmul", "enter")
+    await look_for(large, "set_float32_matmul")
     seen = await see(large, "1 of 3")
     assert "DP401" in seen
     assert "DP102" not in seen
@@ -356,7 +367,7 @@ async def test_advice_is_filtered_and_sorted(large: Pilot[None]) -> None:
 async def test_a_filter_does_not_outlive_its_line(large: Pilot[None]) -> None:
     """Closed on another tab than the one that was filtered."""
     await see(large, "Recommendations as ranked", "2")
-    await large.press("slash", *"set_float32_matmul", "enter")
+    await look_for(large, "set_float32_matmul")
     await see(large, "1 of 3")
     large.app.action_show("ranks")
     await large.pause()
@@ -368,7 +379,7 @@ async def test_a_filter_does_not_outlive_its_line(large: Pilot[None]) -> None:
 async def test_ranks_are_filtered_and_sorted(report: Report) -> None:
     async with ReportApp(report).run_test(size=LARGE) as pilot:
         await see(pilot, "cuda:0", "3")
-        await pilot.press("slash", *"cuda:1", "enter")
+        await look_for(pilot, "cuda:1")
         seen = await see(pilot, "1 of 2")
         assert "rank-00001.trace.json.gz" in seen
         assert "cuda:0" not in seen

@@ -16,7 +16,7 @@ from textual.widgets import DataTable, Static
 
 from dptune.advice import Change, Evidence, Report
 from dptune.commands.shared.reading import run_and_report
-from dptune.knobs import KNOBS
+from dptune.knobs import KNOBS, Value
 from dptune.measure.lanes import Lane, Piece, RankLanes
 from dptune.measure.rank_time import SHOWN, RunTime
 from dptune.predicted import Prediction
@@ -27,15 +27,18 @@ from dptune.present.tui.dials import _NAMES, UNCHANGED, Dial, _around, _with, ad
 from dptune.present.tui.rows import PARTLY, Row, lane_cells, seen_rows, time_cells
 from dptune.present.tui.scene import folded, usual_rank
 from dptune.present.tui.timeline import Timeline
+from dptune.present.tui.timeline_picture import without_functions
+from dptune.present.tui.timeline_view import TimelineView
 from dptune.present.tui.whatif import WhatIfPane, bar
 from dptune.trace import load
 from dptune.trace.run import Run
 from dptune.whatif.cpu.changes import PREDICTED as PREDICTED_ON_CPUS
 from dptune.whatif.gpu.changes import PREDICTED as PREDICTED_ON_GPUS
+from dptune.whatif.run_model import RunModel
 
 from .. import reading  # noqa: TID252 - tests are no installed package
 from . import shared_app
-from .test_tui import LARGE, SMALL, VERDICT, flat, screen, see
+from .test_tui import LARGE, SMALL, VERDICT, flat, look_for, screen, see
 
 SAMPLES = Path(__file__).parents[2] / "sample_traces"
 RECORDED = Path(__file__).parents[1] / "rules" / "recorded" / "runs"
@@ -213,8 +216,8 @@ def test_a_bar_shows_the_interval_and_where_now_is() -> None:
     assert bar(0.0, 0.0, 40) == "█" + " " * 19 + "│"
 
 
-async def test_why_nothing_can_be_predicted_is_said(tmp_path: Path) -> None:
-    run, report = run_and_report([str(SAMPLES / "tiny_buckets" / "rank-00000.trace.json.gz")], cached=False)
+async def test_why_nothing_can_be_predicted_is_said() -> None:
+    run, report = run_and_report([str(RECORDED / "same-data" / "rank-00000.trace.json.gz")], cached=False)
     async with ReportApp(report, run).run_test(size=LARGE) as pilot:
         seen = flat(await see(pilot, "No prediction:", "7"))
         assert "Settings" not in seen, "there is none to change"
@@ -228,13 +231,12 @@ async def test_links_and_idle_time(large: Pilot[None]) -> None:
     assert seen.count("Longest gaps") == 1
 
 
-@pytest.mark.parametrize("key", ["6", "7"])
-async def test_a_report_that_was_read_alone_has_no_run_to_look_into(report: Report, key: str) -> None:
+async def test_a_report_that_was_read_alone_has_no_run_to_look_into(report: Report) -> None:
     async with ReportApp(report).run_test(size=LARGE) as pilot:
         await see(pilot, VERDICT)
-        await pilot.press(key)
-        (told,) = pilot.app._notifications
-        assert told.message == "Not available: only a report was loaded, not the run."
+        await pilot.press("6", "7")
+        told = [notification.message for notification in pilot.app._notifications]
+        assert told == ["Not available: only a report was loaded, not the run."] * 2
         await see(pilot, VERDICT)
 
 
@@ -353,7 +355,7 @@ async def test_a_predicted_straggler_is_removed_first(real_traces: Path) -> None
 
 def test_settings_of_units_of_unknown_size_are_none_of_ddp() -> None:
     """Recorded before their sizes were."""
-    run, report = reading.run_and_report_of(RECORDED / "small-shard-units")
+    run, report = reading.run_and_report_of(RECORDED / "sharded-parameters")
     assert all(fsdp.names == [] for facts in run.facts.values() for fsdp in facts.fsdp)
     names = [dial.knob for dial in dials(run, report.measured)]
     assert "fsdp.reshard_after_forward" in names
@@ -361,17 +363,29 @@ def test_settings_of_units_of_unknown_size_are_none_of_ddp() -> None:
     assert not any(name.startswith("ddp.") for name in names)
 
 
-async def test_what_is_asked_while_it_replays_is_next(large: Pilot[None], recorded: tuple[Run, Report]) -> None:
+async def test_what_is_asked_while_it_replays_is_next(
+    large: Pilot[None], recorded: tuple[Run, Report], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """One replay at a time, however quick the keys come; the last of them is what is shown."""
     run, report = recorded
+    go_on, asked = Event(), []
+
+    def predict(_: RunModel, changes: dict[str, Value]) -> Prediction:
+        asked.append(changes)
+        go_on.wait(600)
+        return Prediction.only("it is not replayed", changes=changes)
+
+    monkeypatch.setattr(RunModel, "predict", predict)
     await see(large, "Up and down: select a setting. Left and right: change it.", "7", "0")
-    pane = large.app.query_one(WhatIfPane)
     sizes = dials(run, report.measured)[0].values
     at = sizes.index(UNCHANGED)
+    assert at > 1
     await large.press(*["left"] * at)
-    assert pane.changes == {"ddp.bucket_cap_mb": sizes[0]}
-    assert len([one for one in pane.workers if one.is_running]) <= 1
+    assert large.app.query_one(WhatIfPane).changes == {"ddp.bucket_cap_mb": sizes[0]}
+    assert len(asked) == 1
+    go_on.set()
     await see(large, f"--set ddp.bucket_cap_mb={sizes[0]:g}")
+    assert asked[1:] == [{"ddp.bucket_cap_mb": sizes[0]}]
 
 
 def test_lanes_that_there_is_room_for() -> None:
@@ -417,34 +431,24 @@ async def test_a_rank_is_shown_in_the_timeline(large: Pilot[None]) -> None:
     await see(large, "rank 1, around step", "enter")
 
 
-async def test_evidence_is_shown_where_it_wasseen_rows(recorded: tuple[Run, Report]) -> None:
-    run, report = recorded
+async def test_evidence_is_shown_where_it_was_seen(
+    large: Pilot[None], recorded: tuple[Run, Report], monkeypatch: pytest.MonkeyPatch
+) -> None:
     places = [
         Evidence(label="here", value=1, rank=1, start_ns=5_000_000, end_ns=6_000_000),
         Evidence(label="all over", value=2),
         Evidence(label="there", value=3, rank=0, start_ns=7_000_000, end_ns=9_000_000),
     ]
-    shown = report.model_copy(update={"advice": [report.advice[0].model_copy(update={"evidence": places})]})
-    async with ReportApp(shown, run).run_test(size=LARGE) as pilot:
-        for words in ("rank 1, around step", "rank 0, around step", "rank 1, around step"):
-            await see(pilot, "Recommendations as ranked", "2")
-            await see(pilot, words, "e")
-        assert ": 3.00 ms from left to right" in picture(pilot)
-
-
-async def test_an_operation_is_found_by_name(large: Pilot[None]) -> None:
-    await see(large, "2 ranks, around step", "6")
-    await see(large, "rank 0, around step", "enter")
-    await large.press("slash", *"GLOO:all_reduce", "enter")
-    seen = await see(large, ": communication Found gloo:all_reduce")
-    assert "What gloo:all_reduce" in flat(seen)
-    (first, many) = re.findall(r"(\d+) of ([\d,]+)", seen)[-1]
-    await see(large, f"{int(first) + 1} of {many}", "enter")
-    await see(large, "none on this rank", *"zzz", "enter")
+    advice = recorded[1].advice[0].model_copy(update={"evidence": places})
+    monkeypatch.setattr(large.app.query_one(Cards), "_advice", [advice])
+    for words in ("rank 1, around step", "rank 0, around step", "rank 1, around step"):
+        await see(large, "Recommendations as ranked", "2")
+        await see(large, words, "e")
+    assert ": 3.00 ms from left to right" in picture(large)
 
 
 async def test_what_is_found_is_named_on_its_lane(large: Pilot[None]) -> None:
-    """Also where a picture has no room for it: an operator inside another one, a range of the script."""
+    """Also where a picture has no room for it: an operator inside another one, a range of the script. Then the next."""
     await see(large, "2 ranks, around step", "6")
     await see(large, "rank 0, around step", "enter")
     for words, lane, named in (
@@ -452,13 +456,19 @@ async def test_what_is_found_is_named_on_its_lane(large: Pilot[None]) -> None:
         ("Optimizer.step", "range: Optimizer.step#AdamW.step", "Found Optimizer.step#AdamW.step"),
         ("gloo:", "gloo ", "Found gloo:all_reduce"),
     ):
-        await large.press("slash", *words, "enter")
+        await look_for(large, words)
         seen = flat(await see(large, named))
         assert lane in seen
         assert "Idle." not in seen
         await large.press("escape")
     await see(large, "Under the cursor", "up")
     assert "Found" not in screen(large)
+    await look_for(large, "GLOO:all_reduce")
+    seen = await see(large, ": communication Found gloo:all_reduce")
+    assert "What gloo:all_reduce" in flat(seen)
+    (first, many) = re.findall(r"(\d+) of ([\d,]+)", seen)[-1]
+    await see(large, f"{int(first) + 1} of {many}", "enter")
+    await see(large, "none on this rank", *"zzz", "enter")
 
 
 def test_what_is_found_on_a_gpu_is_on_its_stream(real_traces: Path) -> None:
@@ -533,24 +543,6 @@ def test_dials_of_sharded_gpus_are_those_of_their_units() -> None:
     assert not any(name.startswith("ddp.") for name in names)
 
 
-async def test_settings_without_a_prediction_come_last_and_are_not_selected_first(real_traces: Path) -> None:
-    """A straggler's removal is selected first; of this run, nothing is known of it."""
-    run, report = reading.run_and_report_of(real_traces / "torchrec_straggler_4xv100")
-    async with ReportApp(report, run).run_test(size=SMALL) as pilot:
-        seen = await see(pilot, "no prediction straggler.removed", "7")
-        rows = [flat(row).strip("│ ") for row in seen.splitlines() if re.search(r" [<>] .* [a-z]+[._][a-z]+", row)]
-        assert rows[0].startswith("> host time factor")
-        lacking = ["ddp.comm_hook", "world_size", "straggler.removed"]
-        assert [row.rpartition(" ")[2] for row in rows if "no prediction" in row] == lacking
-        assert rows[-3:] == [row for row in rows if "no prediction" in row]
-        await see(pilot, "> remove straggler", *["down"] * (len(rows) - 1))
-        await see(pilot, "not predicted: no collective was matched on several ranks", "right")
-        pane = pilot.app.query_one(WhatIfPane)
-        pane._put_last(frozenset({"straggler.removed"}))
-        assert pane.changes == {"straggler.removed": True}, "what is set stays set, wherever its row is"
-        assert pane._dials[pane._chosen].knob == "straggler.removed"
-
-
 def test_settings_that_a_recommendation_adds_have_names_of_their_own() -> None:
     """Not their knobs', which are beside them: all that a model predicts or bounds."""
     run, report = reading.sample("gpu/ranks-nccl-fsdp")
@@ -584,6 +576,7 @@ async def test_the_cursor_hides_no_digit_of_a_time(small: Pilot[None]) -> None:
     assert seen == {"0", "50", "100"}
 
 
+@pytest.mark.thorough  # of one more run than test_the_legend_names_what_is_drawn
 async def test_the_legend_fits_a_narrow_screen(real_traces: Path) -> None:
     """Streams, phases of the script and classes of a rank's time: all are named."""
     run, report = reading.run_and_report_of(real_traces / "nanogpt_8xh100")
@@ -592,36 +585,6 @@ async def test_the_legend_fits_a_narrow_screen(real_traces: Path) -> None:
         await see(
             pilot, "█ compute ▓ exposed comm ▒ waiting · idle ≡ copies b backward o optimizer"
         )  # once all are read
-
-
-async def test_all_ranks_are_seen_at_once_the_straggler_first(real_traces: Path) -> None:
-    """Four ranks; three wait a second in every step for rank 2, which is in one range of its script meanwhile."""
-    run, report = reading.run_and_report_of(real_traces / "torchrec_straggler_4xv100")
-    async with ReportApp(report, run).run_test(size=SMALL) as pilot:
-        await see(pilot, "4 ranks, around step", "6")
-        await see(pilot, "⏎ Open + - Zoom")  # all ranks are shown: Escape leads nowhere
-        rows = named_rows(pilot)
-        assert [row.split()[0].lstrip(">▶") for row in rows] == ["r2", "r0", "r1", "r3"]
-        assert rows[0].count("·") > 40
-        assert all(row.count("▒") > 40 for row in rows[1:])
-        seen = await see(pilot, "# running sparse arch (1,010 ms)")
-        assert seen.splitlines()[0].endswith("STRAGGLER  1,097 ms/step (traced mean)")
-        await see(pilot, "rank 2 vs rank", "b")
-        await see(pilot, "⏎ Open esc Back + - Zoom")
-        assert [row[1:].split()[0] for row in picture(pilot).splitlines()[2:-1] if row[1:3] != "  "].count("r2") == 1
-        assert {row[1:].split()[0] for row in picture(pilot).splitlines()[2:-1] if row[1:3] != "  "} & {
-            "r0",
-            "r1",
-            "r3",
-        }
-        await see(pilot, "4 ranks, around step", "escape")
-        await see(pilot, "rank 2, around step", "enter")
-        await pilot.press(*["down"] * 12)
-        assert "# running sparse arch" in picture(pilot)
-        ranks = flat(await see(pilot, "Straggler: rank 2", "3"))
-        assert ranks.index("▶2 1,005 ███") < ranks.index("cuda:0") < ranks.index("cuda:1")
-        heading = (await see(pilot, "DP701", "2")).splitlines()[4]
-        assert heading.strip("│ ").split() == ["fix", "saves", "confidence", "results"]  # nothing has a place
 
 
 async def test_a_range_is_opened_until_the_cursor_is_at_its_innermost(large: Pilot[None]) -> None:
@@ -675,18 +638,6 @@ def test_whom_a_rank_is_compared_with() -> None:
     assert usual_rank(0, range(4), lags, late=2) == 2
     assert usual_rank(0, [0], {}, late=None) is None
     assert usual_rank(0, [0, 1], {}, late=None) == 1
-
-
-async def test_evidence_of_a_straggler_leads_to_the_range_that_holds_it_up(real_traces: Path) -> None:
-    run, report = reading.run_and_report_of(real_traces / "torchrec_straggler_4xv100")
-    async with ReportApp(report, run).run_test(size=SMALL) as pilot:
-        await see(pilot, "rank 2, around step", "e")  # from the overview, of the first recommendation
-        view = pilot.app.query_one(Timeline).view
-        assert view.end - view.begin < 1.2 * view.steps[view.step].length_ns  # the whole step, and little around it
-        await see(pilot, "range: # running sparse arch")
-        await pilot.app.workers.wait_for_complete()  # all ranks on one clock: a row more, the same one chosen
-        assert pilot.app.query_one(Timeline).view.rows[0].label == "r2 +1,005 ms"
-        await see(pilot, "range: # running sparse arch")
 
 
 async def test_a_host_is_opened_to_its_ranks(recorded: tuple[Run, Report]) -> None:
@@ -793,28 +744,6 @@ async def test_a_rank_that_was_opened_can_be_read_while_the_others_are(
         await see(pilot, "2 ranks, around step")
 
 
-async def test_where_python_functions_are(recorded: tuple[Run, Report], real_traces: Path) -> None:
-    """In the detailed trace of a recording; nothing is said where they are drawn; nowhere without stacks."""
-    run, report = recorded
-    detailed = run.ranks[0].detailed_source
-    assert detailed is not None
-    async with ReportApp(report, run).run_test(size=SMALL) as pilot:
-        assert "Python functions" not in await see(pilot, "2 ranks, around step", "6")
-        await see(pilot, "Python functions: in the detailed trace; y copies its command", "enter")
-        await pilot.press("y")
-        assert pilot.app.clipboard == f"dptune report {shlex.quote(detailed)}"
-    found, shown = run_and_report([detailed], cached=False)
-    async with ReportApp(shown, found).run_test(size=LARGE) as pilot:
-        await see(pilot, "rank 0", "6")
-        assert "Python functions" not in screen(pilot)
-        rows = pilot.app.query_one(Timeline).view.rows
-        assert any(event.kind == "function" for row in rows for event in row.level)
-    found, shown = reading.run_and_report_of(real_traces / "torchrec_resnet18_2xv100")
-    async with ReportApp(shown, found).run_test(size=SMALL) as pilot:
-        await see(pilot, "2 ranks, around step", "6")
-        await see(pilot, "Python functions: none; `dptune profile` or with_stack=True records them", "enter")
-
-
 async def test_a_range_names_no_step_in_it(
     large: Pilot[None], recorded: tuple[Run, Report], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -828,3 +757,28 @@ async def test_a_range_names_no_step_in_it(
     assert "Per sample 10.0 to 60.0 % less" in seen
     assert f"{(low_ns + high_ns) / 2e6:.1f} ms" not in seen
     assert "Interval" not in seen
+
+
+async def test_where_python_functions_are(small: Pilot[None], recorded: tuple[Run, Report], real_traces: Path) -> None:
+    """In the detailed trace of a recording; nothing is said where they are drawn; nowhere without stacks."""
+    detailed = recorded[0].ranks[0].detailed_source
+    assert detailed is not None
+    assert "Python functions" not in await see(small, "2 ranks, around step", "6")
+    await see(small, "Python functions: in the detailed trace; y copies its command", "enter")
+    await small.press("y")
+    assert small.app.clipboard == f"dptune report {shlex.quote(detailed)}"
+    with_functions = RECORDED / "uncovered-cost" / "rank-00000.detail.trace.json.gz"  # fewer than there
+    found, shown = run_and_report([str(with_functions)], cached=False)
+    view = opened(found, shown)
+    assert any(event.kind == "function" for row in view.rows for event in row.level)
+    assert without_functions(view) == ("", "")
+    found, shown = reading.run_and_report_of(real_traces / "torchrec_resnet18_2xv100")
+    none = "Python functions: none; `dptune profile` or with_stack=True records them"
+    assert without_functions(opened(found, shown)) == (none, "")
+
+
+def opened(run: Run, report: Report) -> TimelineView:
+    """What is shown of the first rank, in rows of 60 cells."""
+    view = TimelineView(run, report, lambda: (60, 20))
+    view.go_to(view.numbers[0])
+    return view
