@@ -332,6 +332,7 @@ async def test_a_recommendation_opens_what_if_with_its_settings() -> None:
         assert f"of {count}" in flat(screen(pilot))
         await pilot.press("0", *["down"] * (count - 1))
         assert f"> {pane._dials[-1].what}" in flat(screen(pilot))
+        await pilot.app.workers.wait_for_complete()
 
 
 def test_the_finding_of_a_straggler_changes_no_setting_and_what_was_replayed_for_it_is_set(real_traces: Path) -> None:
@@ -440,7 +441,9 @@ async def test_evidence_is_shown_where_it_was_seen(
         Evidence(label="there", value=3, rank=0, start_ns=7_000_000, end_ns=9_000_000),
     ]
     advice = recorded[1].advice[0].model_copy(update={"evidence": places})
-    monkeypatch.setattr(large.app.query_one(Cards), "_advice", [advice])
+    cards = large.app.query_one(Cards)
+    monkeypatch.setattr(cards, "_ranked", [advice])
+    cards.find("")  # lists them anew
     for words in ("rank 1, around step", "rank 0, around step", "rank 1, around step"):
         await see(large, "Recommendations as ranked", "2")
         await see(large, words, "e")
