@@ -101,6 +101,7 @@ LONG_FILES = {
     "present/test_tui_map.py",
     "present/test_tui_run.py",
     "present/test_tui_screens.py",
+    "present/test_tui_straggler.py",
     "present/test_verified.py",
     "prove/test_copies.py",
     "prove/test_sequential.py",

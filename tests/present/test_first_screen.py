@@ -23,7 +23,10 @@ from .. import reading  # noqa: TID252 - tests are no installed package
 from .conftest import EVIL, account, make_report
 
 SAMPLES = ("accumulation_without_no_sync", "healthy", "starved_loader", "tiny_buckets")
-PUBLIC = ("nanogpt_8xh100", "torchrec_straggler_4xv100", "torchrec_qcomm_a_4xv100")
+PUBLIC = (
+    *("nanogpt_8xh100", "torchrec_straggler_4xv100"),
+    pytest.param("torchrec_qcomm_a_4xv100", marks=pytest.mark.thorough),
+)
 
 
 def of_ranks(shares: list[tuple[float, float]], late: int | None = None) -> Report:

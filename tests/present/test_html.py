@@ -33,7 +33,7 @@ from dptune.trace import load
 from dptune.trace.run import Run
 from dptune.whatif.predicting import search
 
-from .. import in_process, reading  # noqa: TID252 - tests are no installed package
+from .. import in_process, reading, sharing  # noqa: TID252 - tests are no installed package
 
 SAMPLES = Path(__file__).parents[2] / "sample_traces"
 EVIL = "void \x1b[31mgemm<float>\"'><script>alert(1)</script>\u202e&amp;"
@@ -92,9 +92,13 @@ def whole_page(run: Run, report: Report, find: Callable[[Run, Measured], WhatIf]
 
 @functools.cache
 def searched(sample: str) -> WhatIf:
-    """What is found of the bucket sizes of a sample run."""
-    run, report = reading.sample(sample)
-    return search(run, report.measured)
+    """What is found of the bucket sizes of a sample run, by all processes of tests once."""
+
+    def find() -> WhatIf:
+        run, report = reading.sample(sample)
+        return search(run, report.measured)
+
+    return sharing.once(f"searched {sample}", find)
 
 
 @functools.cache
@@ -320,7 +324,13 @@ def test_names_of_a_trace_are_words_and_nothing_else(report: Report) -> None:
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in written
 
 
-@pytest.mark.parametrize("sample", ["accumulation_without_no_sync", "tiny_buckets", "starved_loader"])
+@pytest.mark.parametrize(
+    "sample",
+    [
+        "accumulation_without_no_sync",
+        *(pytest.param(name, marks=pytest.mark.thorough) for name in ("tiny_buckets", "starved_loader")),
+    ],
+)
 def test_a_recorded_step_fits_its_lanes(sample: str) -> None:
     run, report = reading.sample(sample)
     found = step_lanes(run)

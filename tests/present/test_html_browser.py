@@ -27,6 +27,8 @@ from dptune.present.html.tables import table
 from dptune.present.table import Column
 
 from .. import reading  # noqa: TID252 - tests are no installed package
+from ..conftest import REAL_TRACES  # noqa: TID252
+from .conftest import make_report
 from .test_html import EVIL, LANES, page_of, whole_page
 
 SAMPLES = Path(__file__).parents[2] / "sample_traces"
@@ -130,20 +132,11 @@ def brightness(image: Image.Image) -> float:
     return ImageStat.Stat(image.convert("L")).mean[0]
 
 
-def test_what_the_checks_below_look_for_is_seen_where_it_is(chromium: Browser, tmp_path: Path) -> None:
-    """A page that runs a script and fetches a picture."""
-    file = tmp_path / "other.html"
-    file.write_text('<!doctype html><img src="http://127.0.0.1:9/x.png"><script>console.log("hello")</script>')
-    console, asked = told(chromium, file)
-    assert any("hello" in line for line in console)
-    assert asked == ["http://127.0.0.1:9/x.png"]
+TALKS = '<!doctype html><img src="http://127.0.0.1:9/seen.png"><script>console.log("hello")</script>'
 
 
-def test_no_message_and_no_request(chromium: Browser, recorded: Path) -> None:
-    assert told(chromium, recorded) == ([], [])
-
-
-def test_names_of_a_trace_run_nothing_and_fetch_nothing(chromium: Browser, report: Report, tmp_path: Path) -> None:
+def test_no_message_and_no_request(chromium: Browser, recorded: Path, report: Report, tmp_path: Path) -> None:
+    """Nor where names of a trace would make both; beside a page that runs a script and fetches a picture."""
     worse = f"{EVIL}<img src=http://127.0.0.1:9/x.png onerror=alert(1)><svg onload=console.log(1)>]]>--></style>"
     trap = report.model_copy(
         update={
@@ -151,9 +144,14 @@ def test_names_of_a_trace_run_nothing_and_fetch_nothing(chromium: Browser, repor
             "run": report.run.model_copy(update={"command": worse, "sources": [worse]}),
         }
     )
-    file = tmp_path / "trap.html"
-    file.write_text(page(trap, RunDetails([LANES])))
-    assert told(chromium, file) == ([], [])
+    written = {"talks": TALKS, "recorded": recorded.read_text(), "trap": page(trap, RunDetails([LANES]))}
+    for name, text in written.items():
+        (tmp_path / f"{name}.html").write_text(text)
+    frames = "".join(f'<iframe src="{name}.html"></iframe>' for name in written)
+    (tmp_path / "all.html").write_text(f"<!doctype html>{frames}")
+    (message,), (asked,) = told(chromium, tmp_path / "all.html")
+    assert "hello" in message
+    assert asked == "http://127.0.0.1:9/seen.png"
 
 
 def test_light_and_dark(chromium: Browser, recorded: Path) -> None:
@@ -165,6 +163,7 @@ def test_light_and_dark(chromium: Browser, recorded: Path) -> None:
         assert len(picture.getcolors(1 << 20) or []) > 100  # words and pictures, no empty page
 
 
+@pytest.mark.thorough  # narrower ones, and that nothing runs over their edge, are seen below
 def test_a_narrow_window_shows_it_too(chromium: Browser, recorded: Path) -> None:
     picture = seen(chromium, recorded, 500, "--blink-settings=preferredColorScheme=1")
     assert picture.size[0] == 500
@@ -172,23 +171,32 @@ def test_a_narrow_window_shows_it_too(chromium: Browser, recorded: Path) -> None
     assert len(edge.getcolors() or []) <= 2  # nothing runs over the edge
 
 
-# Opens a page in a frame of a phone's width, does something there, and writes what comes of it into its own body.
-FRAME = """<!doctype html><body><iframe src="{file}" style="width:390px;height:900px;border:0"></iframe><script>
-document.querySelector("iframe").addEventListener("load", event => {{
-  const page = event.target.contentDocument;
-  document.body.textContent = "found:" + JSON.stringify(({what})(page)) + ":end";
+# Opens pages in frames of a phone's width, does something in each, and writes what comes of it into its own body.
+FRAMES = """<!doctype html><body><script>
+const pages = [{pages}], found = pages.map(() => null);
+pages.forEach(([file, look], place) => {{
+  const frame = document.createElement("iframe");
+  frame.style = "width:390px;height:900px;border:0";
+  frame.addEventListener("load", () => {{
+    found[place] = look(frame.contentDocument);
+    if (!found.includes(null)) document.body.textContent = "found:" + JSON.stringify(found) + ":end";
+  }});
+  frame.src = file;
+  document.body.append(frame);
 }});
 </script>"""
 
 
-def framed(chromium: Browser, file: Path, what: str) -> Any:
-    """What a function of JavaScript returns of the page, 390 px wide."""
-    frame = file.parent / "frame.html"
-    frame.write_text(FRAME.format(file=file.as_uri(), what=what))
-    done = chromium("--allow-file-access-from-files", "--dump-dom", "--virtual-time-budget=5000", frame.as_uri())
+def framed(chromium: Browser, looks: list[tuple[Path, str]]) -> list[Any]:
+    """What functions of JavaScript return of their pages, 390 px wide, in one start of the browser."""
+    frames = looks[0][0].parent / "frames.html"
+    pages = ", ".join(f"[{json.dumps(file.as_uri())}, {look}]" for file, look in looks)
+    frames.write_text(FRAMES.format(pages=pages))
+    done = chromium("--allow-file-access-from-files", "--dump-dom", "--virtual-time-budget=5000", frames.as_uri())
     found = re.search(r"found:(.*):end", done.stdout, re.DOTALL)
     assert found, done.stdout[:500]
-    return json.loads(unescape(found[1]))
+    read: list[Any] = json.loads(unescape(found[1]))
+    return read
 
 
 # How wide the page is, and what of it ends beyond the edge, tables included.
@@ -199,31 +207,19 @@ OVERFLOW = """page => {
 }"""
 
 
-def pages(name: str, report: Report, real_traces: Path) -> str:
-    if name == "names of any length":
-        long = "x" * 400
-        card = report.advice[0].model_copy(update={"title": long, "why": long, "slug": long})
-        run = report.run.model_copy(update={"command": f"python {long}.py", "sources": [long]})
-        lanes = StepLanes(0, 7, 10, [Lane(long, [Piece(0, 5, "compute", long, 1)])])
-        return page(report.model_copy(update={"advice": [card], "run": run}), RunDetails([lanes]))
-    run_of_traces, report_of_traces = reading.run_and_report_of(real_traces / name)
-    return whole_page(run_of_traces, report_of_traces)
+def with_long_names(report: Report) -> str:
+    long = "x" * 400
+    card = report.advice[0].model_copy(update={"title": long, "why": long, "slug": long})
+    run = report.run.model_copy(update={"command": f"python {long}.py", "sources": [long]})
+    lanes = StepLanes(0, 7, 10, [Lane(long, [Piece(0, 5, "compute", long, 1)])])
+    return page(report.model_copy(update={"advice": [card], "run": run}), RunDetails([lanes]))
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param("nanogpt_8xh100", marks=pytest.mark.thorough),
-        "torchrec_straggler_4xv100",
-        "names of any length",
-    ],
-)
-def test_nothing_runs_over_the_edge_of_a_phone(
-    chromium: Browser, tmp_path: Path, real_traces: Path, report: Report, name: str
-) -> None:
+@pytest.mark.thorough  # its page has more of the same; another public trace is seen each time
+def test_eight_ranks_do_not_run_over_the_edge_of_a_phone(chromium: Browser, tmp_path: Path, real_traces: Path) -> None:
     file = tmp_path / "report.html"
-    file.write_text(pages(name, report, real_traces))
-    assert framed(chromium, file, OVERFLOW) == [390, []]
+    file.write_text(whole_page(*reading.run_and_report_of(real_traces / "nanogpt_8xh100")))
+    assert framed(chromium, [(file, OVERFLOW)]) == [[390, []]]
 
 
 # How wide each part of a bar is.
@@ -245,9 +241,30 @@ SORTED = """page => {
 
 
 @pytest.fixture(scope="module")
-def found_in_sample(chromium: Browser, recorded: Path) -> Any:
-    """What OVERFLOW, PARTS, SORTED and NAMED find, in one start of the browser."""
-    return framed(chromium, recorded, f"page => [{OVERFLOW}, {PARTS}, {SORTED}, {NAMED}].map(find => find(page))")
+def found(chromium: Browser, recorded: Path) -> dict[str, Any]:
+    """What OVERFLOW, PARTS, SORTED and NAMED find in the sample; what OVERFLOW finds in other pages."""
+    looks = {"sample": (recorded, f"page => [{OVERFLOW}, {PARTS}, {SORTED}, {NAMED}].map(find => find(page))")}
+    others = {"names of any length": with_long_names(make_report())}
+    if REAL_TRACES.is_dir():
+        others["public"] = whole_page(*reading.run_and_report_of(REAL_TRACES / "torchrec_straggler_4xv100"))
+    for name, text in others.items():
+        file = recorded.with_name(f"{name}.html")
+        file.write_text(text)
+        looks[name] = file, OVERFLOW
+    return dict(zip(looks, framed(chromium, [*looks.values()]), strict=True))
+
+
+@pytest.fixture(scope="module")
+def found_in_sample(found: dict[str, Any]) -> Any:
+    return found["sample"]
+
+
+def test_names_of_any_length_do_not_run_over_the_edge_of_a_phone(found: dict[str, Any]) -> None:
+    assert found["names of any length"] == [390, []]
+
+
+def test_a_public_trace_does_not_run_over_the_edge_of_a_phone(found: dict[str, Any], real_traces: Path) -> None:
+    assert found["public"] == [390, []]
 
 
 def test_a_sample_fits_a_phone_and_its_bars_show_every_part(found_in_sample: list[Any]) -> None:

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from dptune.present.tui.background import uncollected
+
 ROOT = Path(__file__).resolve().parents[2]
 AVOIDED = re.compile(
     r"what is learned|learns? something else|\bcomes? (?:late|last)\b|\bhow sure\b|\b(?:is|are|was|were|be) told\b"
@@ -80,6 +82,7 @@ def avoided(text: str) -> re.Match[str] | None:
 
 
 @pytest.mark.long
+@uncollected()  # to look at all objects again for every few files takes a fifth of the time
 def test_messages_pages_and_schemas_are_in_plain_terms():
     found, with_pages = [], set()
     for path in sorted(path for folder in ("advisor", "rules") for path in (ROOT / folder).rglob("*.py")):

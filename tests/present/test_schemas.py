@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import functools
 import json
 
 import pytest
@@ -7,13 +8,15 @@ import pytest
 from dptune.advice import Report
 from dptune.schemas import FOLDER, schemas
 
+made_once = functools.cache(schemas)
+
 
 @pytest.mark.long
 @pytest.mark.parametrize(
     "name", ["comparison.json", "links.json", "proof.json", "report.json", "run.json", "tuning.json", "whatif.json"]
 )
 def test_the_committed_schema_is_that_of_the_words(name: str) -> None:
-    made = schemas()
+    made = made_once()
     assert sorted(made) == sorted(path.name for path in FOLDER.glob("*.json"))
     assert json.loads((FOLDER / name).read_text(encoding="utf-8")) == json.loads(made[name]), (
         "run `python -m dptune.schemas`"

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import AsyncIterator
 
 import pytest
 from textual.binding import Binding
 from textual.command import CommandList
 from textual.dom import DOMNode
 from textual.pilot import Pilot
+from textual.widgets import Input
 from textual.widgets._footer import FooterKey
 
 from dptune.advice import Report
@@ -23,6 +25,9 @@ from dptune.present.tui.rank_map import RankMap
 from dptune.present.tui.rank_table import RankTable
 from dptune.present.tui.timeline import Timeline
 from dptune.present.tui.whatif import WhatIfPane
+
+from . import shared_app
+from .conftest import make_report
 
 SMALL, LARGE = (80, 24), (140, 40)
 VERDICT = "COMMUNICATION THAT NOTHING HIDES TAKES 21.0 %"  # the first screen, at any width
@@ -47,6 +52,13 @@ async def see(pilot: Pilot[None], words: str, *keys: str) -> str:
         if words in flat(screen(pilot)):
             return screen(pilot)
     raise AssertionError(f"'{words}' is not on the screen:\n{screen(pilot)}")
+
+
+async def look_for(pilot: Pilot[None], words: str) -> None:
+    """Find words as if they were typed; to type them takes a picture of the screen for each letter."""
+    await pilot.press("slash")
+    pilot.app.query_one(Finder).query_one(Input).value = words
+    await pilot.press("enter")
 
 
 async def settled(pilot: Pilot[None], words: str, *keys: str) -> str:
@@ -84,30 +96,44 @@ async def page_to(pilot: Pilot[None], words: str) -> None:
     raise AssertionError(f"'{words}' is on no page; the last:\n{screen(pilot)}")
 
 
+@pytest.fixture(scope="module")
+async def app() -> AsyncIterator[Pilot[None]]:
+    async with shared_app.started(make_report(), None, LARGE) as pilot:
+        yield pilot
+
+
+@pytest.fixture
+async def large(app: Pilot[None]) -> Pilot[None]:
+    return await shared_app.at_its_start(app, LARGE)
+
+
+@pytest.fixture
+async def small(app: Pilot[None]) -> Pilot[None]:
+    return await shared_app.at_its_start(app, SMALL)
+
+
 @pytest.mark.parametrize("size", [SMALL, LARGE])
-async def test_the_first_screen_has_verdict_account_and_trust(report: Report, size: tuple[int, int]) -> None:
-    async with ReportApp(report).run_test(size=size) as pilot:
-        seen = await see(pilot, "Communication that nothing hides takes 21.0 % of every step.")
-        assert "dptune report: train.py" in seen
-        assert VERDICT in seen
-        assert ("140.2 ms/step   3,652 samples/s" in seen) == (size == LARGE)
-        assert (
-            "140.2 ms/step" in seen.splitlines()[0]
-        )  # where it does not fit beside the verdict it is in the title only
-        assert "3,652 samples/s" in seen
-        assert "████▚▚▚▚" in seen
-        for row in (
-            "DP102 no-sync train.py:31 up to 15 % high unchanged",
-            "DP401 fp32-matmul 2.9-15 % medium may change",
-        ):
-            assert row in flat(seen)
-        assert "Limits 5 of 7 rules ran; 2 could not: no link table" in flat(seen)
-        assert "rank 1's file broke off" in flat(seen)  # apart: the scroll bar may be between the two
-        assert "Copy code" not in await see(pilot, "/ Find ? Help q Quit")
-        await page_to(pilot, "█ compute 84.1 ms 60.0 % device busy computing")
-        assert "  ██████" in screen(pilot)
-        await page_to(pilot, "Reliable partly; see the limitations below")
-        await see(pilot, "⏎ Card e Evidence w Why y Copy code / Find ? Help q Quit", "2")
+async def test_the_first_screen_has_verdict_account_and_trust(app: Pilot[None], size: tuple[int, int]) -> None:
+    pilot = await shared_app.at_its_start(app, size)
+    seen = await see(pilot, "Communication that nothing hides takes 21.0 % of every step.")
+    assert "dptune report: train.py" in seen
+    assert VERDICT in seen
+    assert ("140.2 ms/step   3,652 samples/s" in seen) == (size == LARGE)
+    assert "140.2 ms/step" in seen.splitlines()[0]  # where it does not fit beside the verdict it is in the title only
+    assert "3,652 samples/s" in seen
+    assert "████▚▚▚▚" in seen
+    for row in (
+        "DP102 no-sync train.py:31 up to 15 % high unchanged",
+        "DP401 fp32-matmul 2.9-15 % medium may change",
+    ):
+        assert row in flat(seen)
+    assert "Limits 5 of 7 rules ran; 2 could not: no link table" in flat(seen)
+    assert "rank 1's file broke off" in flat(seen)  # apart: the scroll bar may be between the two
+    assert "Copy code" not in await see(pilot, "/ Find ? Help q Quit")
+    await page_to(pilot, "█ compute 84.1 ms 60.0 % device busy computing")
+    assert "  ██████" in screen(pilot)
+    await page_to(pilot, "Reliable partly; see the limitations below")
+    await see(pilot, "⏎ Card e Evidence w Why y Copy code / Find ? Help q Quit", "2")
 
 
 @pytest.mark.parametrize("size", [SMALL, pytest.param(LARGE, marks=pytest.mark.thorough)])
@@ -136,11 +162,10 @@ async def test_a_walk_with_the_keyboard_alone(report: Report, size: tuple[int, i
     assert app.return_code == 0
 
 
-async def test_the_last_entry_says_what_could_not_run(report: Report) -> None:
-    async with ReportApp(report).run_test(size=LARGE) as pilot:
-        await see(pilot, "DP201, DP202: no link table", "2", "end")
-        await see(pilot, "2 rules could not run, 2 rules found nothing")
-        await see(pilot, "⏎ Card / Find ? Help q Quit")  # it has no evidence, rule or code
+async def test_the_last_entry_says_what_could_not_run(large: Pilot[None]) -> None:
+    await see(large, "DP201, DP202: no link table", "2", "end")
+    await see(large, "2 rules could not run, 2 rules found nothing")
+    await see(large, "⏎ Card / Find ? Help q Quit")  # it has no evidence, rule or code
 
 
 async def test_names_of_rules_are_cut_so_that_no_column_is(report: Report) -> None:
@@ -152,40 +177,37 @@ async def test_names_of_rules_are_cut_so_that_no_column_is(report: Report) -> No
         await see(pilot, "DP102 a-rule-whose-name-takes-more-than-hal… train.py:31")
 
 
-async def test_a_change_is_offered_where_it_can_be_applied(report: Report) -> None:
-    for patches in (True, False):
-        async with ReportApp(report, patches=patches).run_test(size=LARGE) as pilot:
-            assert ("Apply" in await see(pilot, "DP102 no-sync")) == patches
-            await see(pilot, "medium impact, high confidence: DP102", "enter")  # leads to the recommendations
+async def test_a_change_is_offered_where_it_can_be_applied(large: Pilot[None], report: Report) -> None:
+    assert "Apply" in await see(large, "DP102 no-sync")
+    await see(large, "medium impact, high confidence: DP102", "enter")  # leads to the recommendations
+    async with ReportApp(report, patches=False).run_test(size=LARGE) as pilot:
+        assert "Apply" not in await see(pilot, "DP102 no-sync")
+        await see(pilot, "medium impact, high confidence: DP102", "enter")
 
 
-async def test_help_begins_with_the_keys_of_the_open_tab(report: Report) -> None:
-    async with ReportApp(report).run_test(size=LARGE) as pilot:
-        seen = flat(await see(pilot, "Keys (Escape closes)", "3", "question_mark"))
-        assert seen.index("sort by the next column") < seen.index("Everywhere") < seen.index("open the recommendations")
+async def test_help_begins_with_the_keys_of_the_open_tab(large: Pilot[None]) -> None:
+    seen = flat(await see(large, "Keys (Escape closes)", "3", "question_mark"))
+    assert seen.index("sort by the next column") < seen.index("Everywhere") < seen.index("open the recommendations")
 
 
-async def test_code_can_be_copied(report: Report) -> None:
-    async with ReportApp(report).run_test(size=LARGE, notifications=True) as pilot:
-        await see(pilot, "torch.set_float32_matmul_precision", "2", "down")
-        await see(pilot, "Copied, if this terminal allows clipboard access.", "y")
-        assert pilot.app.clipboard == 'torch.set_float32_matmul_precision("high")'
+async def test_code_can_be_copied(large: Pilot[None]) -> None:
+    await see(large, "torch.set_float32_matmul_precision", "2", "down")
+    await see(large, "Copied, if this terminal allows clipboard access.", "y")
+    assert large.app.clipboard == 'torch.set_float32_matmul_precision("high")'
 
 
-async def test_copying_where_there_is_no_code_says_so(report: Report) -> None:
-    async with ReportApp(report).run_test(size=LARGE, notifications=True) as pilot:
-        await see(pilot, "Nothing to copy here", "y")
-        assert pilot.app.clipboard == ""
+async def test_copying_where_there_is_no_code_says_so(large: Pilot[None]) -> None:
+    await see(large, "Nothing to copy here", "y")
+    assert large.app.clipboard == ""
 
 
-async def test_help_is_made_from_the_bindings(report: Report) -> None:
-    async with ReportApp(report).run_test(size=SMALL) as pilot:
-        seen = await see(pilot, "Keys (Escape closes)", "question_mark")
-        rows = [row.split("│")[1] for row in seen.splitlines() if row.count("│") == 2]
-        for binding in ReportApp.BINDINGS:
-            assert f"{binding.description}: {binding.tooltip[0].lower()}{binding.tooltip[1:]}" in flat("\n".join(rows))
-        await see(pilot, VERDICT, "escape")
-        assert "Keys (Escape closes)" not in screen(pilot)
+async def test_help_is_made_from_the_bindings(small: Pilot[None]) -> None:
+    seen = await see(small, "Keys (Escape closes)", "question_mark")
+    rows = [row.split("│")[1] for row in seen.splitlines() if row.count("│") == 2]
+    for binding in ReportApp.BINDINGS:
+        assert f"{binding.description}: {binding.tooltip[0].lower()}{binding.tooltip[1:]}" in flat("\n".join(rows))
+    await see(small, VERDICT, "escape")
+    assert "Keys (Escape closes)" not in screen(small)
 
 
 @pytest.mark.parametrize(
@@ -217,16 +239,20 @@ async def test_names_from_a_trace_are_neither_markup_nor_escapes(report: Report)
             assert "\u202e" not in seen
 
 
-@pytest.mark.parametrize("size", [SMALL, LARGE, (50, 20)])
-async def test_a_run_of_which_nothing_is_known_is_shown_too(foreign: Report, size: tuple[int, int]) -> None:
-    async with ReportApp(foreign).run_test(size=size) as pilot:
-        await see(pilot, VERDICT)
-        await page_to(pilot, "Reliable no; 'no findings' does not mean that the run is healthy")
-        await see(pilot, "Not enough reliable data for a verdict", "2")
-        assert "2 rules could not run" in screen(pilot)
-        await see(pilot, "cuda:0", "3")
-        await page_to(pilot, "File t.json")
-        assert "? not measured" not in screen(pilot)  # no column shows one
+@pytest.mark.parametrize(
+    "sizes", [[SMALL, (50, 20)], pytest.param([LARGE], marks=pytest.mark.thorough)], ids=["small", "large"]
+)
+async def test_a_run_of_which_nothing_is_known_is_shown_too(foreign: Report, sizes: list[tuple[int, int]]) -> None:
+    async with ReportApp(foreign).run_test(size=sizes[0]) as pilot:
+        for size in sizes:
+            await pilot.resize_terminal(*size)
+            await see(pilot, VERDICT, "1", "home")
+            await page_to(pilot, "Reliable no; 'no findings' does not mean that the run is healthy")
+            await see(pilot, "Not enough reliable data for a verdict", "2")
+            assert "2 rules could not run" in screen(pilot)
+            await see(pilot, "cuda:0", "3")
+            await page_to(pilot, "File t.json")
+            assert "? not measured" not in screen(pilot)  # no column shows one
 
 
 @pytest.mark.parametrize(
@@ -248,52 +274,53 @@ async def test_it_works_without_colour(report: Report, monkeypatch: pytest.Monke
         await see(pilot, "all keys", "question_mark")
 
 
-@pytest.mark.parametrize("theme", ["textual-dark", "textual-light"])
-async def test_bars_can_be_seen_without_colour(report: Report, monkeypatch: pytest.MonkeyPatch, theme: str) -> None:
+async def test_bars_can_be_seen_without_colour(report: Report, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of red, textual would make a grey that is nearly that of the background."""
     monkeypatch.setenv("NO_COLOR", "1")
     async with ReportApp(report).run_test(size=LARGE) as pilot:
-        pilot.app.theme = theme
-        await see(pilot, VERDICT)
-        strips = pilot.app.screen._compositor.render_strips()
-        found = [segment for strip in strips for segment in strip if set(segment.text) & {"█", "▓", "▒"}]
-        assert len(found) > 3
-        for segment in found:
-            assert segment.style is not None
-            assert segment.style.color is not None
-            assert segment.style.bgcolor is not None
-            drawn, behind = (color.get_truecolor() for color in (segment.style.color, segment.style.bgcolor))
-            assert drawn.red == drawn.green == drawn.blue
-            assert abs(drawn.red - behind.red) > 90
+        behind = []
+        for theme in ("textual-dark", "textual-light"):
+            pilot.app.theme = theme
+            await see(pilot, VERDICT)
+            strips = pilot.app.screen._compositor.render_strips()
+            found = [segment for strip in strips for segment in strip if set(segment.text) & {"█", "▓", "▒"}]
+            assert len(found) > 3
+            for segment in found:
+                assert segment.style is not None
+                assert segment.style.color is not None
+                assert segment.style.bgcolor is not None
+                drawn, back = (color.get_truecolor() for color in (segment.style.color, segment.style.bgcolor))
+                assert drawn.red == drawn.green == drawn.blue
+                assert abs(drawn.red - back.red) > 90
+                behind.append(back.red)
+        assert min(behind) < 60 < 200 < max(behind), "both themes"
 
 
-async def test_resizing_folds_the_text_again(report: Report) -> None:
+async def test_resizing_folds_the_text_again(large: Pilot[None]) -> None:
     words = "Communication that nothing hides takes 21.0 % of every step."
-    async with ReportApp(report).run_test(size=LARGE) as pilot:
-        assert words in await see(pilot, words)
-        await pilot.resize_terminal(60, 24)
-        seen = await see(pilot, words)
-        assert words not in seen
-        assert all(len(row) <= 60 for row in seen.splitlines())
+    assert words in await see(large, words)
+    await large.resize_terminal(60, 24)
+    seen = await see(large, words)
+    assert words not in seen
+    assert all(len(row) <= 60 for row in seen.splitlines())
 
 
-async def test_code_that_is_folded_keeps_its_indentation(report: Report) -> None:
-    async with ReportApp(report).run_test(size=(80, 48)) as pilot:
-        await see(pilot, "medium impact, high confidence: DP102", "2")
-        await pilot.press("tab")
-        await page_to(pilot, "contextlib.nullcontext():")
-        rows = [row.strip("│ ") and row for row in screen(pilot).splitlines()]
-        first = next(row for row in rows if "with model.no_sync()" in row)
-        rest = next(row for row in rows if "contextlib.nullcontext():" in row)
-        assert rest.index("contextlib") > first.index("with model") or rest == first
+async def test_code_that_is_folded_keeps_its_indentation(app: Pilot[None]) -> None:
+    pilot = await shared_app.at_its_start(app, (80, 48))
+    await see(pilot, "medium impact, high confidence: DP102", "2")
+    await pilot.press("tab")
+    await page_to(pilot, "contextlib.nullcontext():")
+    rows = [row.strip("│ ") and row for row in screen(pilot).splitlines()]
+    first = next(row for row in rows if "with model.no_sync()" in row)
+    rest = next(row for row in rows if "contextlib.nullcontext():" in row)
+    assert rest.index("contextlib") > first.index("with model") or rest == first
 
 
-async def test_help_names_every_key_that_quits(report: Report) -> None:
-    async with ReportApp(report).run_test(size=SMALL) as pilot:
-        await see(pilot, "q, ctrl+c Quit: leave", "question_mark")
+async def test_help_names_every_key_that_quits(small: Pilot[None]) -> None:
+    await see(small, "q, ctrl+c Quit: leave", "question_mark")
 
 
-async def test_a_remark_does_not_stay_over_the_page(report: Report, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_remark_does_not_stay_over_the_page(large: Pilot[None], monkeypatch: pytest.MonkeyPatch) -> None:
     """It is gone after two seconds, in which a busy machine may not draw it."""
     remarks: list[tuple[str, object]] = []
 
@@ -301,62 +328,58 @@ async def test_a_remark_does_not_stay_over_the_page(report: Report, monkeypatch:
         remarks.append((message, how["timeout"]))
 
     monkeypatch.setattr(ReportApp, "notify", keep)
-    async with ReportApp(report).run_test(size=LARGE, notifications=True) as pilot:
-        await pilot.press("y")
-        await pilot.pause()
+    await large.press("y")
+    await large.pause()
     ((remark, timeout),) = remarks
     assert remark.startswith("Nothing to copy here")
     assert timeout == 2
 
 
-async def test_words_are_found_in_a_text_one_place_after_the_other(report: Report) -> None:
-    async with ReportApp(report).run_test(size=SMALL) as pilot:
-        await see(pilot, "Type text, then Enter", "slash")
-        seen = await see(pilot, "line 1 of", *"exposed", "enter")
-        many = int(re.findall(r"line 1 of (\d+)", seen)[0])
-        assert many > 1
-        for place in range(2, many + 1):
-            seen = await see(pilot, f"line {place} of {many}", "enter")
-            assert "exposed" in seen.lower().replace("exposed ", "", 1)
-        await see(pilot, f"line 1 of {many}", "enter")
-        await see(pilot, "not on this page", *"zzz", "enter")
-        await pilot.press("escape")
-        assert "not on this page" not in screen(pilot)
-        await see(pilot, "medium impact, high confidence", "2")  # the keys are the report's again
+async def test_words_are_found_in_a_text_one_place_after_the_other(small: Pilot[None]) -> None:
+    await see(small, "Type text, then Enter", "slash")
+    seen = await see(small, "line 1 of", *"exposed", "enter")
+    many = int(re.findall(r"line 1 of (\d+)", seen)[0])
+    assert many > 1
+    for place in range(2, many + 1):
+        seen = await see(small, f"line {place} of {many}", "enter")
+        assert "exposed" in seen.lower().replace("exposed ", "", 1)
+    await see(small, f"line 1 of {many}", "enter")
+    await see(small, "not on this page", *"zzz", "enter")
+    await small.press("escape")
+    assert "not on this page" not in screen(small)
+    await see(small, "medium impact, high confidence", "2")  # the keys are the report's again
 
 
-async def test_advice_is_filtered_and_sorted(report: Report) -> None:
-    async with ReportApp(report).run_test(size=LARGE) as pilot:
-        await see(pilot, "Recommendations as ranked", "2")
-        await pilot.press("slash", *"set_float32_matmul", "enter")
-        seen = await see(pilot, "1 of 3")
-        assert "DP401" in seen
-        assert "DP102" not in seen
-        assert "2 recommendations without this text" in flat(seen)
-        await see(pilot, "DP102", "escape")
-        await see(pilot, "Recommendations by saving", "s")
-        seen = await see(pilot, "Recommendations by code", "s")
-        places = [seen.index(code) for code in ("DP102", "DP401", "DP506")]
-        assert places == sorted(places)
+async def test_advice_is_filtered_and_sorted(large: Pilot[None]) -> None:
+    await see(large, "Recommendations as ranked", "2")
+    await look_for(large, "set_float32_matmul")
+    seen = await see(large, "1 of 3")
+    assert "DP401" in seen
+    assert "DP102" not in seen
+    assert "2 recommendations without this text" in flat(seen)
+    await see(large, "DP102", "escape")
+    await see(large, "Recommendations by saving", "s")
+    seen = await see(large, "Recommendations by code", "s")
+    places = [seen.index(code) for code in ("DP102", "DP401", "DP506")]
+    assert places == sorted(places)
 
 
-async def test_a_filter_does_not_outlive_its_line(report: Report) -> None:
+async def test_a_filter_does_not_outlive_its_line(large: Pilot[None]) -> None:
     """Closed on another tab than the one that was filtered."""
-    async with ReportApp(report).run_test(size=LARGE) as pilot:
-        await see(pilot, "Recommendations as ranked", "2")
-        await pilot.press("slash", *"set_float32_matmul", "enter")
-        await see(pilot, "1 of 3")
-        pilot.app.action_show("ranks")
-        await pilot.pause()
-        await pilot.press("slash", "escape")
-        seen = await see(pilot, "DP102", "2")
-        assert "without this text" not in flat(seen)
+    await see(large, "Recommendations as ranked", "2")
+    await look_for(large, "set_float32_matmul")
+    await see(large, "1 of 3")
+    large.app.action_show("ranks")
+    await large.pause()
+    await large.press("slash", "escape")
+    seen = await see(large, "DP102", "2")
+    assert "without this text" not in flat(seen)
 
 
 async def test_ranks_are_filtered_and_sorted(report: Report) -> None:
     async with ReportApp(report).run_test(size=LARGE) as pilot:
         await see(pilot, "cuda:0", "3")
-        await pilot.press("slash", *"cuda:1", "enter")
+        await look_for(pilot, "cuda:1")
         seen = await see(pilot, "1 of 2")
         assert "rank-00001.trace.json.gz" in seen
         assert "cuda:0" not in seen
@@ -382,13 +405,12 @@ async def test_long_names_of_hosts_keep_both_ends_and_one_host_takes_no_column(r
             await page_to(pilot, f"Host {hosts[0]}")
 
 
-async def test_the_page_of_a_rule_says_why_its_thresholds_are_what_they_are(report: Report) -> None:
-    async with ReportApp(report).run_test(size=LARGE) as pilot:
-        await see(pilot, "medium impact, high confidence: DP102", "2")
-        await see(pilot, "What it measures", "w")
-        await pilot.press("end")
-        await see(pilot, "Thresholds")
-        await see(pilot, "Recommendations as ranked", "escape")
+async def test_the_page_of_a_rule_says_why_its_thresholds_are_what_they_are(large: Pilot[None]) -> None:
+    await see(large, "medium impact, high confidence: DP102", "2")
+    await see(large, "What it measures", "w")
+    await large.press("end")
+    await see(large, "Thresholds")
+    await see(large, "Recommendations as ranked", "escape")
 
 
 async def test_a_rule_that_is_not_installed_here_has_no_page(report: Report) -> None:
@@ -400,32 +422,29 @@ async def test_a_rule_that_is_not_installed_here_has_no_page(report: Report) -> 
         assert told.message == "unknown rule 'XX123'."
 
 
-async def test_the_palette_runs_commands_by_name(report: Report) -> None:
-    async with ReportApp(report).run_test(size=LARGE) as pilot:
-        await see(pilot, "Search for commands", "ctrl+p")
-        await chosen(pilot, "Ranks", *"ranks")
-        await see(pilot, "Selected rank", "enter")
-        await see(pilot, "Search for commands", "ctrl+p")
-        await see(pilot, "Theme", *"theme")
+async def test_the_palette_runs_commands_by_name(large: Pilot[None]) -> None:
+    await see(large, "Search for commands", "ctrl+p")
+    await chosen(large, "Ranks", *"ranks")
+    await see(large, "Selected rank", "enter")
+    await see(large, "Search for commands", "ctrl+p")
+    await see(large, "Theme", *"theme")
 
 
-async def test_the_palette_has_no_command_twice(report: Report) -> None:
+async def test_the_palette_has_no_command_twice(large: Pilot[None]) -> None:
     """A key of a tab that does what one does everywhere."""
-    async with ReportApp(report).run_test(size=LARGE) as pilot:
-        await see(pilot, "Recommendations as ranked", "2")
-        titles = [one.title for one in pilot.app.get_system_commands(pilot.app.screen)]
-        assert titles.count("Copy code") == 1
+    await see(large, "Recommendations as ranked", "2")
+    titles = [one.title for one in large.app.get_system_commands(large.app.screen)]
+    assert titles.count("Copy code") == 1
 
 
-async def test_the_palette_has_what_the_keys_of_the_tab_do(report: Report) -> None:
-    async with ReportApp(report).run_test(size=LARGE) as pilot:
-        await see(pilot, "medium impact, high confidence: DP102", "2")
-        offered = {one.title for one in pilot.app.get_system_commands(pilot.app.screen)}
-        assert {"Sort", "Why", "Find", "Theme"} <= offered
-        assert "Next step" not in offered  # which is of the timeline
-        await see(pilot, "Search for commands", "ctrl+p")
-        await chosen(pilot, "Why", *"why")
-        await see(pilot, "What it measures", "enter")
+async def test_the_palette_has_what_the_keys_of_the_tab_do(large: Pilot[None]) -> None:
+    await see(large, "medium impact, high confidence: DP102", "2")
+    offered = {one.title for one in large.app.get_system_commands(large.app.screen)}
+    assert {"Sort", "Why", "Find", "Theme"} <= offered
+    assert "Next step" not in offered  # which is of the timeline
+    await see(large, "Search for commands", "ctrl+p")
+    await chosen(large, "Why", *"why")
+    await see(large, "What it measures", "enter")
 
 
 async def test_evidence_without_a_place_says_so(report: Report) -> None:
@@ -440,10 +459,9 @@ async def test_evidence_without_a_place_says_so(report: Report) -> None:
 
 
 @pytest.mark.parametrize("tab", ["1", *(pytest.param(tab, marks=pytest.mark.thorough) for tab in "345"), "2"])
-async def test_words_that_look_like_markup_are_only_words(report: Report, tab: str) -> None:
-    async with ReportApp(report).run_test(size=LARGE) as pilot:
-        await see(pilot, "[/bold", tab, "slash", *"[/bold", "enter")
-        await pilot.press("escape", "q")
+async def test_words_that_look_like_markup_are_only_words(large: Pilot[None], tab: str) -> None:
+    await see(large, "[/bold", tab, "slash", *"[/bold", "enter")
+    await large.press("escape")
 
 
 def test_help_names_each_key_once() -> None:
@@ -454,23 +472,23 @@ def test_help_names_each_key_once() -> None:
     assert len(named) == len(set(named))
 
 
-async def test_keys_are_made_anew_only_where_they_change(report: Report) -> None:
-    async with ReportApp(report).run_test(size=LARGE) as pilot:
-        await see(pilot, "⏎ Card e Evidence w Why y Copy code / Find ? Help q Quit", "2")
-        of_advice = list(pilot.app.query(FooterKey))
-        assert len(of_advice) == 7
-        pilot.app.screen.refresh_bindings()
-        await pilot.pause()
-        assert list(pilot.app.query(FooterKey)) == of_advice
-        await see(pilot, "/ Find ? Help q Quit", "1")
-        assert not [key for key in of_advice if key.is_attached]
-        assert not any(key.has_class("-compact") for key in pilot.app.query(FooterKey))
+async def test_keys_are_made_anew_only_where_they_change(large: Pilot[None]) -> None:
+    await see(large, "⏎ Card e Evidence w Why y Copy code / Find ? Help q Quit", "2")
+    of_advice = list(large.app.query(FooterKey))
+    assert len(of_advice) == 7
+    large.app.screen.refresh_bindings()
+    await large.pause()
+    assert list(large.app.query(FooterKey)) == of_advice
+    await see(large, "/ Find ? Help q Quit", "1")
+    assert not [key for key in of_advice if key.is_attached]
+    assert not any(key.has_class("-compact") for key in large.app.query(FooterKey))
 
 
-async def test_the_width_of_a_key_is_known_before_its_style(report: Report, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_width_of_a_key_is_known_before_its_style(
+    large: Pilot[None], monkeypatch: pytest.MonkeyPatch
+) -> None:
     set_to: list[bool] = []
     monkeypatch.setattr(FooterKey, "_watch_compact", lambda _, compact: set_to.append(compact))
-    async with ReportApp(report).run_test(size=LARGE) as pilot:
-        await see(pilot, "⏎ Card e Evidence w Why y Copy code / Find ? Help q Quit", "2")
-        assert set_to
-        assert not any(set_to)
+    await see(large, "⏎ Card e Evidence w Why y Copy code / Find ? Help q Quit", "2")
+    assert set_to
+    assert not any(set_to)

@@ -88,28 +88,20 @@ async def test_the_cursor_goes_to_neighbours_late_ranks_and_words(recorded: tupl
         await see(pilot, "rank 8, around step", "enter")
 
 
-async def test_keys_are_those_of_what_is_shown(recorded: tuple[Run, Report], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of many ranks the map comes first."""
-    planted, report = recorded
-    monkeypatch.setattr(rank_table, "_MOST_IN_TABLE", 8)
-    async with ReportApp(report, planted).run_test(size=LARGE) as pilot:
-        seen = await see(pilot, "Ranks by host (g: by tensor)", "3")
-        assert "g Group n Next late" in flat(seen)
-        assert "s Sort" not in flat(seen)
-        seen = await see(pilot, "s Sort", "m")
-        assert "Next late" not in seen
-        await see(pilot, "rank 14, around step", "enter")
-
-
-async def test_the_table_is_at_the_rank_of_the_map_and_the_map_at_that_of_the_table(
-    recorded: tuple[Run, Report], monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_of_many_ranks_the_map_comes_first(recorded: tuple[Run, Report], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its keys are offered, and the table's with the table; each is at the rank of the other."""
     planted, report = recorded
     monkeypatch.setattr(rank_table, "_MOST_IN_TABLE", 8)
     async with ReportApp(report, planted).run_test(size=SMALL) as pilot:
-        await see(pilot, "Rank 14 on gpu3", "3")
-        assert re.search(r"│\W*14 .* gpu3", await see(pilot, "s Sort", "m")), "its row is scrolled to"
+        seen = flat(await see(pilot, "Rank 14 on gpu3", "3"))
+        assert "Ranks by host (g: by tensor)" in seen
+        assert "g Group n Next late" in seen
+        assert "s Sort" not in seen
+        seen = await see(pilot, "s Sort", "m")
+        assert "Next late" not in seen
+        assert re.search(r"│\W*14 .* gpu3", seen), "its row is scrolled to"
         await see(pilot, "Rank 13 on gpu3", "up", "m")
+        await see(pilot, "rank 13, around step", "enter")
 
 
 async def test_a_map_that_is_taller_than_its_frame_opens_at_the_latest_rank(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from pathlib import Path
 from threading import Event
@@ -16,7 +16,7 @@ from textual.widgets import DataTable, Static
 
 from dptune.advice import Change, Evidence, Report
 from dptune.commands.shared.reading import run_and_report
-from dptune.knobs import KNOBS
+from dptune.knobs import KNOBS, Value
 from dptune.measure.lanes import Lane, Piece, RankLanes
 from dptune.measure.rank_time import SHOWN, RunTime
 from dptune.predicted import Prediction
@@ -27,14 +27,18 @@ from dptune.present.tui.dials import _NAMES, UNCHANGED, Dial, _around, _with, ad
 from dptune.present.tui.rows import PARTLY, Row, lane_cells, seen_rows, time_cells
 from dptune.present.tui.scene import folded, usual_rank
 from dptune.present.tui.timeline import Timeline
+from dptune.present.tui.timeline_picture import without_functions
+from dptune.present.tui.timeline_view import TimelineView
 from dptune.present.tui.whatif import WhatIfPane, bar
 from dptune.trace import load
 from dptune.trace.run import Run
 from dptune.whatif.cpu.changes import PREDICTED as PREDICTED_ON_CPUS
 from dptune.whatif.gpu.changes import PREDICTED as PREDICTED_ON_GPUS
+from dptune.whatif.run_model import RunModel
 
 from .. import reading  # noqa: TID252 - tests are no installed package
-from .test_tui import LARGE, SMALL, VERDICT, flat, screen, see
+from . import shared_app
+from .test_tui import LARGE, SMALL, VERDICT, flat, look_for, screen, see
 
 SAMPLES = Path(__file__).parents[2] / "sample_traces"
 RECORDED = Path(__file__).parents[1] / "rules" / "recorded" / "runs"
@@ -43,6 +47,23 @@ RECORDED = Path(__file__).parents[1] / "rules" / "recorded" / "runs"
 @pytest.fixture(scope="module")
 def recorded() -> tuple[Run, Report]:
     return reading.sample("accumulation_without_no_sync")
+
+
+@pytest.fixture(scope="module")
+async def app(recorded: tuple[Run, Report]) -> AsyncIterator[Pilot[None]]:
+    run, report = recorded
+    async with shared_app.started(report, run, LARGE) as pilot:
+        yield pilot
+
+
+@pytest.fixture
+async def large(app: Pilot[None]) -> Pilot[None]:
+    return await shared_app.at_its_start(app, LARGE)
+
+
+@pytest.fixture
+async def small(app: Pilot[None]) -> Pilot[None]:
+    return await shared_app.at_its_start(app, SMALL)
 
 
 def picture(pilot: Pilot[None]) -> str:
@@ -57,146 +78,132 @@ def named_rows(pilot: Pilot[None]) -> list[str]:
 
 
 @pytest.mark.parametrize("size", [pytest.param(SMALL, marks=pytest.mark.thorough), LARGE])
-async def test_a_step_lane_by_lane(recorded: tuple[Run, Report], size: tuple[int, int]) -> None:
-    run, report = recorded
-    async with ReportApp(report, run).run_test(size=size) as pilot:
-        await see(pilot, "2 ranks, around step", "6")
-        seen = await see(pilot, "rank 0, around step", "enter")
-        assert re.search("█ compute ▓ exposed comm .*b backward o optimizer", flat(seen))
-        rows = {row.split()[0].lstrip(">"): row for row in picture(pilot).splitlines()[2:-1] if row.split()}
-        assert rows["script"].count("b") > 10
-        assert "█" in rows["compute"]
-        assert "▓" in rows["gloo"]
-        assert "Optimizer.step" in picture(pilot) or size == SMALL
-        width = {len(row) for row in picture(pilot).splitlines()[1:-1]}
-        assert len(width) == 1
-        assert width.pop() <= size[0]
+async def test_a_step_lane_by_lane(app: Pilot[None], size: tuple[int, int]) -> None:
+    pilot = await shared_app.at_its_start(app, size)
+    await see(pilot, "2 ranks, around step", "6")
+    seen = await see(pilot, "rank 0, around step", "enter")
+    assert re.search("█ compute ▓ exposed comm .*b backward o optimizer", flat(seen))
+    rows = {row.split()[0].lstrip(">"): row for row in picture(pilot).splitlines()[2:-1] if row.split()}
+    assert rows["script"].count("b") > 10
+    assert "█" in rows["compute"]
+    assert "▓" in rows["gloo"]
+    assert "Optimizer.step" in picture(pilot) or size == SMALL
+    width = {len(row) for row in picture(pilot).splitlines()[1:-1]}
+    assert len(width) == 1
+    assert width.pop() <= size[0]
 
 
-async def test_zooming_halves_what_is_shown_and_out_again(recorded: tuple[Run, Report]) -> None:
-    run, report = recorded
-    async with ReportApp(report, run).run_test(size=LARGE) as pilot:
-        await see(pilot, "ms from left to right", "6")
+async def test_zooming_halves_what_is_shown_and_out_again(large: Pilot[None]) -> None:
+    await see(large, "ms from left to right", "6")
 
-        def shown() -> float:
-            return float(re.findall(r": ([\d.]+) ms from", picture(pilot))[0])
+    def shown() -> float:
+        return float(re.findall(r": ([\d.]+) ms from", picture(large))[0])
 
-        whole = shown()
-        await pilot.press("plus")
-        assert shown() == pytest.approx(whole / 2, rel=0.01)
-        await pilot.press("minus", "minus")
-        assert shown() == pytest.approx(2 * whole, rel=0.01)
-        await pilot.press("n")
-        assert shown() != pytest.approx(2 * whole, rel=0.01)
+    whole = shown()
+    await large.press("plus")
+    assert shown() == pytest.approx(whole / 2, rel=0.01)
+    await large.press("minus", "minus")
+    assert shown() == pytest.approx(2 * whole, rel=0.01)
+    await large.press("n")
+    assert shown() != pytest.approx(2 * whole, rel=0.01)
 
 
-async def test_zooming_out_ends_somewhere(recorded: tuple[Run, Report]) -> None:
-    run, report = recorded
-    async with ReportApp(report, run).run_test(size=SMALL) as pilot:
-        await see(pilot, "ms from left to right", "6")
-        await pilot.press(*["minus"] * 12)  # by 2 each
-        recorded_ns = [RankLanes(run, rank.rank).recorded_ns for rank in run.ranks]
-        timeline = pilot.app.query_one(Timeline)
-        first = run.ranks[0].light.base_ns
-        offsets = [rank.light.base_ns - first for rank in run.ranks]
-        assert timeline.view.begin == min(low + by for (low, _), by in zip(recorded_ns, offsets, strict=True))
-        assert timeline.view.end == max(high + by for (_, high), by in zip(recorded_ns, offsets, strict=True))
-        assert "ms from left to right" in picture(pilot)
+async def test_zooming_out_ends_somewhere(large: Pilot[None], recorded: tuple[Run, Report]) -> None:
+    run, _ = recorded
+    await see(large, "ms from left to right", "6")
+    await large.press(*["minus"] * 12)  # by 2 each
+    recorded_ns = [RankLanes(run, rank.rank).recorded_ns for rank in run.ranks]
+    timeline = large.app.query_one(Timeline)
+    first = run.ranks[0].light.base_ns
+    offsets = [rank.light.base_ns - first for rank in run.ranks]
+    assert timeline.view.begin == min(low + by for (low, _), by in zip(recorded_ns, offsets, strict=True))
+    assert timeline.view.end == max(high + by for (_, high), by in zip(recorded_ns, offsets, strict=True))
+    assert "ms from left to right" in picture(large)
 
 
-async def test_the_step_is_the_one_in_the_middle_of_what_is_shown(recorded: tuple[Run, Report]) -> None:
-    run, report = recorded
-    async with ReportApp(report, run).run_test(size=SMALL) as pilot:
-        await see(pilot, "2 ranks, around step", "6")
-        await see(pilot, "rank 0, around step", "enter")
-        timeline = pilot.app.query_one(Timeline)
-        steps = RankLanes(run, run.ranks[0].rank).steps
-        for step in (steps[0], steps[-1]):
-            timeline.look(step.start_ns, step.end_ns)
-            assert f"around step {step.number}:" in picture(pilot)
+async def test_the_step_is_the_one_in_the_middle_of_what_is_shown(
+    large: Pilot[None], recorded: tuple[Run, Report]
+) -> None:
+    run, _ = recorded
+    await see(large, "2 ranks, around step", "6")
+    await see(large, "rank 0, around step", "enter")
+    timeline = large.app.query_one(Timeline)
+    steps = RankLanes(run, run.ranks[0].rank).steps
+    for step in (steps[0], steps[-1]):
+        timeline.look(step.start_ns, step.end_ns)
+        assert f"around step {step.number}:" in picture(large)
 
 
 async def test_a_model_that_fails_does_not_end_the_interface(
-    recorded: tuple[Run, Report], monkeypatch: pytest.MonkeyPatch
+    large: Pilot[None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run, report = recorded
     monkeypatch.setattr("dptune.present.tui.whatif.RunModel.predict", lambda *_: 1 / 0)
-    async with ReportApp(report, run).run_test(size=LARGE) as pilot:
-        await see(pilot, "Up and down: select a setting", "7", "0")
-        await see(pilot, "the step model failed: ZeroDivisionError: division by zero", "right")
+    await see(large, "Up and down: select a setting", "7", "0")
+    await see(large, "the step model failed: ZeroDivisionError: division by zero", "right")
 
 
-async def test_what_is_under_the_cursor(recorded: tuple[Run, Report]) -> None:
-    run, report = recorded
-    async with ReportApp(report, run).run_test(size=LARGE) as pilot:
-        await see(pilot, "2 ranks, around step", "6")
-        await see(pilot, "rank 0, around step", "enter")
-        seen = flat(await see(pilot, "compute: compute", "down"))
-        assert re.search(r"What (aten|autograd|torch)", seen)
+async def test_what_is_under_the_cursor(large: Pilot[None]) -> None:
+    await see(large, "2 ranks, around step", "6")
+    await see(large, "rank 0, around step", "enter")
+    seen = flat(await see(large, "compute: compute", "down"))
+    assert re.search(r"What (aten|autograd|torch)", seen)
 
 
-async def test_another_rank_and_a_place_to_go_to(recorded: tuple[Run, Report]) -> None:
-    run, report = recorded
-    async with ReportApp(report, run).run_test(size=SMALL) as pilot:
-        await see(pilot, "2 ranks, around step", "6")
-        await see(pilot, "rank 0, around step", "enter")
-        await see(pilot, "rank 1, around step", "r")
-        await see(pilot, "rank 0, around step", "r")
-        timeline = pilot.app.query_one(Timeline)
-        timeline.go_to(1, 5_000_000, 6_000_000)
-        await see(pilot, "rank 1, around step")
-        assert ": 3.00 ms from left to right" in picture(pilot)
-        timeline.go_to(99, 0, 1)  # is no rank of it
-        assert "rank 1" in picture(pilot)
+async def test_another_rank_and_a_place_to_go_to(large: Pilot[None]) -> None:
+    await see(large, "2 ranks, around step", "6")
+    await see(large, "rank 0, around step", "enter")
+    await see(large, "rank 1, around step", "r")
+    await see(large, "rank 0, around step", "r")
+    timeline = large.app.query_one(Timeline)
+    timeline.go_to(1, 5_000_000, 6_000_000)
+    await see(large, "rank 1, around step")
+    assert ": 3.00 ms from left to right" in picture(large)
+    timeline.go_to(99, 0, 1)  # is no rank of it
+    assert "rank 1" in picture(large)
 
 
-async def test_settings_turned_with_the_arrow_keys(recorded: tuple[Run, Report]) -> None:
+async def test_settings_turned_with_the_arrow_keys(large: Pilot[None], recorded: tuple[Run, Report]) -> None:
     """What the first recommendation changes is set; nothing is after a reset."""
     run, report = recorded
-    async with ReportApp(report, run).run_test(size=LARGE) as pilot:
-        await see(pilot, "Advised by DP102 no-sync-missing", "7")
-        pane = pilot.app.query_one(WhatIfPane)
-        assert pane.changes == {"ddp.no_sync": True}
-        await see(pilot, "Up and down: select a setting. Left and right: change it.", "0")
-        assert pane.changes == {}
-        assert "Copy command" not in screen(pilot)  # nothing is set
-        no_sync = next(place for place, one in enumerate(dials(run, report.measured)) if one.knob == "ddp.no_sync")
-        await pilot.press(*["down"] * no_sync, "right")
-        assert pane.changes == {"ddp.no_sync": True}
-        await see(pilot, "y Copy command 0 Reset")
-        seen = flat(await see(pilot, "--set ddp.no_sync=true"))
-        then = float(re.findall(r"Then ([\d.]+) ms", seen)[0])
-        assert then < float(re.findall(r"Now ([\d.]+) ms", seen)[0])
-        assert float(re.findall(r"Then .*? ([\d.]+) us/sample", seen)[0]) < float(
-            re.findall(r"Now .*? ([\d.]+) us/sample", seen)[0]
-        )
-        assert re.search(r"Per sample [\d.]+ % less", seen)
-        assert "includes no change" not in seen
-        await pilot.press("right", "left", "left")  # past neither end
-        assert pane.changes == {}
-        await pilot.press("right", "0")
-        assert pane.changes == {}
+    await see(large, "Advised by DP102 no-sync-missing", "7")
+    pane = large.app.query_one(WhatIfPane)
+    assert pane.changes == {"ddp.no_sync": True}
+    await see(large, "Up and down: select a setting. Left and right: change it.", "0")
+    assert pane.changes == {}
+    assert "Copy command" not in screen(large)  # nothing is set
+    no_sync = next(place for place, one in enumerate(dials(run, report.measured)) if one.knob == "ddp.no_sync")
+    await large.press(*["down"] * no_sync, "right")
+    assert pane.changes == {"ddp.no_sync": True}
+    await see(large, "y Copy command 0 Reset")
+    seen = flat(await see(large, "--set ddp.no_sync=true"))
+    then = float(re.findall(r"Then ([\d.]+) ms", seen)[0])
+    assert then < float(re.findall(r"Now ([\d.]+) ms", seen)[0])
+    assert float(re.findall(r"Then .*? ([\d.]+) us/sample", seen)[0]) < float(
+        re.findall(r"Now .*? ([\d.]+) us/sample", seen)[0]
+    )
+    assert re.search(r"Per sample [\d.]+ % less", seen)
+    assert "includes no change" not in seen
+    await large.press("right", "left", "left")  # past neither end
+    assert pane.changes == {}
+    await large.press("right", "0")
+    assert pane.changes == {}
 
 
-async def test_a_prediction_that_may_save_nothing_says_so(recorded: tuple[Run, Report]) -> None:
+async def test_a_prediction_that_may_save_nothing_says_so(large: Pilot[None]) -> None:
     """A bucket of 25 MiB rather than torch's own: the same buckets but for the first."""
-    run, report = recorded
-    async with ReportApp(report, run).run_test(size=LARGE) as pilot:
-        await see(pilot, "Up and down: select a setting. Left and right: change it.", "7", "0")
-        seen = flat(await see(pilot, "the interval includes no change: this may save nothing", "right"))
-        low, high = re.findall(r"ms, ([\d.]+ % less) to ([\d.]+ % more) per sample", seen)[0]
-        assert low != high
+    await see(large, "Up and down: select a setting. Left and right: change it.", "7", "0")
+    seen = flat(await see(large, "the interval includes no change: this may save nothing", "right"))
+    low, high = re.findall(r"ms, ([\d.]+ % less) to ([\d.]+ % more) per sample", seen)[0]
+    assert low != high
 
 
-async def test_the_bar_of_more_samples_a_step_is_of_one_sample(recorded: tuple[Run, Report]) -> None:
+async def test_the_bar_of_more_samples_a_step_is_of_one_sample(large: Pilot[None]) -> None:
     """A step of twice the samples takes longer, a sample less: its bar is the shorter one."""
-    run, report = recorded
-    async with ReportApp(report, run).run_test(size=LARGE) as pilot:
-        await see(pilot, "Up and down: select a setting. Left and right: change it.", "7", "0")
-        seen = flat(await see(pilot, "--set loader.batch_size=256", "down", "right"))
-        now, then = (re.findall(rf"{label} ([\d.]+) ms .*? us/sample ([█▒]+)", seen)[0] for label in ("Now", "Then"))
-        assert float(then[0]) > float(now[0])
-        assert then[1].count("█") < now[1].count("█")
+    await see(large, "Up and down: select a setting. Left and right: change it.", "7", "0")
+    seen = flat(await see(large, "--set loader.batch_size=256", "down", "right"))
+    now, then = (re.findall(rf"{label} ([\d.]+) ms .*? us/sample ([█▒]+)", seen)[0] for label in ("Now", "Then"))
+    assert float(then[0]) > float(now[0])
+    assert then[1].count("█") < now[1].count("█")
 
 
 def test_a_bar_shows_the_interval_and_where_now_is() -> None:
@@ -209,8 +216,8 @@ def test_a_bar_shows_the_interval_and_where_now_is() -> None:
     assert bar(0.0, 0.0, 40) == "█" + " " * 19 + "│"
 
 
-async def test_why_nothing_can_be_predicted_is_said(tmp_path: Path) -> None:
-    run, report = run_and_report([str(SAMPLES / "tiny_buckets" / "rank-00000.trace.json.gz")], cached=False)
+async def test_why_nothing_can_be_predicted_is_said() -> None:
+    run, report = run_and_report([str(RECORDED / "same-data" / "rank-00000.trace.json.gz")], cached=False)
     async with ReportApp(report, run).run_test(size=LARGE) as pilot:
         seen = flat(await see(pilot, "No prediction:", "7"))
         assert "Settings" not in seen, "there is none to change"
@@ -218,36 +225,31 @@ async def test_why_nothing_can_be_predicted_is_said(tmp_path: Path) -> None:
         assert not pilot.app.query_one(WhatIfPane).check_action("turn", (1,))
 
 
-async def test_links_and_idle_time(recorded: tuple[Run, Report]) -> None:
-    run, report = recorded
-    async with ReportApp(report, run).run_test(size=LARGE) as pilot:
-        await see(pilot, "all_reduce", "4")
-        seen = await see(pilot, "Longest gaps", "5")
-        assert seen.count("Longest gaps") == 1
+async def test_links_and_idle_time(large: Pilot[None]) -> None:
+    await see(large, "all_reduce", "4")
+    seen = await see(large, "Longest gaps", "5")
+    assert seen.count("Longest gaps") == 1
 
 
-@pytest.mark.parametrize("key", ["6", "7"])
-async def test_a_report_that_was_read_alone_has_no_run_to_look_into(report: Report, key: str) -> None:
+async def test_a_report_that_was_read_alone_has_no_run_to_look_into(report: Report) -> None:
     async with ReportApp(report).run_test(size=LARGE) as pilot:
         await see(pilot, VERDICT)
-        await pilot.press(key)
-        (told,) = pilot.app._notifications
-        assert told.message == "Not available: only a report was loaded, not the run."
+        await pilot.press("6", "7")
+        told = [notification.message for notification in pilot.app._notifications]
+        assert told == ["Not available: only a report was loaded, not the run."] * 2
         await see(pilot, VERDICT)
 
 
-async def test_help_has_the_keys_of_every_tab(recorded: tuple[Run, Report]) -> None:
-    run, report = recorded
-    async with ReportApp(report, run).run_test(size=LARGE) as pilot:
-        await pilot.press("question_mark")
-        seen = ""
-        for _ in range(6):
-            await pilot.wait_for_scheduled_animations()
-            await pilot.pause(0.05)
-            seen += flat(screen(pilot))
-            await pilot.press("pagedown")
-        for words in ("Zoom: zoom in at the cursor", "Rank: the next rank, at the same step", "Reset: reset all"):
-            assert words in seen
+async def test_help_has_the_keys_of_every_tab(large: Pilot[None]) -> None:
+    await large.press("question_mark")
+    seen = ""
+    for _ in range(6):
+        await large.wait_for_scheduled_animations()
+        await large.pause(0.05)
+        seen += flat(screen(large))
+        await large.press("pagedown")
+    for words in ("Zoom: zoom in at the cursor", "Rank: the next rank, at the same step", "Reset: reset all"):
+        assert words in seen
 
 
 def test_a_cell_shows_what_most_of_it_is() -> None:
@@ -301,7 +303,10 @@ def test_the_first_recommendation_that_settings_can_express_is_set(recorded: tup
 
 
 async def test_a_recommendation_opens_what_if_with_its_settings() -> None:
-    """Replayed ones by what was replayed, others by what they change; some need a setting that is not listed else."""
+    """Replayed ones by what was replayed, others by what they change; some need a setting that is not listed else.
+
+    What a changed setting is now is not cut, and settings that there is no room for are counted.
+    """
     run, report = reading.sample("gpu/ranks-nccl-fsdp")
     wanted = {advice.rule: wanted_of(advice) for advice in report.advice}
     assert wanted["DP206"] == {"fsdp.forward_prefetch": 2, "fsdp.backward_prefetch": 2}
@@ -322,6 +327,12 @@ async def test_a_recommendation_opens_what_if_with_its_settings() -> None:
                 assert pane.changes == wanted[advice.rule]
                 assert all(knob in seen for knob in wanted[advice.rule])
                 await see(pilot, "Recommendations as ranked", "2")
+        await see(pilot, "> float32 products < high (now highest) precision", "7", "up", "right")
+        count = len(pane._dials)
+        assert f"of {count}" in flat(screen(pilot))
+        await pilot.press("0", *["down"] * (count - 1))
+        assert f"> {pane._dials[-1].what}" in flat(screen(pilot))
+        await pilot.app.workers.wait_for_complete()
 
 
 def test_the_finding_of_a_straggler_changes_no_setting_and_what_was_replayed_for_it_is_set(real_traces: Path) -> None:
@@ -343,21 +354,9 @@ async def test_a_predicted_straggler_is_removed_first(real_traces: Path) -> None
         assert tuple(map(float, shares[0])) == pytest.approx(expected, abs=0.06)
 
 
-async def test_settings_that_there_is_no_room_for_are_counted() -> None:
-    run, report = reading.sample("gpu/ranks-nccl-fsdp")
-    async with ReportApp(report, run).run_test(size=SMALL) as pilot:
-        await see(pilot, "Predicted step", "7")
-        pane = pilot.app.query_one(WhatIfPane)
-        count = len(pane._dials)
-        seen = screen(pilot)
-        assert f"of {count}" in flat(seen)
-        await pilot.press("0", *["down"] * (count - 1))
-        assert f"> {pane._dials[-1].what}" in flat(screen(pilot))
-
-
 def test_settings_of_units_of_unknown_size_are_none_of_ddp() -> None:
     """Recorded before their sizes were."""
-    run, report = reading.run_and_report_of(RECORDED / "small-shard-units")
+    run, report = reading.run_and_report_of(RECORDED / "sharded-parameters")
     assert all(fsdp.names == [] for facts in run.facts.values() for fsdp in facts.fsdp)
     names = [dial.knob for dial in dials(run, report.measured)]
     assert "fsdp.reshard_after_forward" in names
@@ -365,18 +364,29 @@ def test_settings_of_units_of_unknown_size_are_none_of_ddp() -> None:
     assert not any(name.startswith("ddp.") for name in names)
 
 
-async def test_what_is_asked_while_it_replays_is_next(recorded: tuple[Run, Report]) -> None:
+async def test_what_is_asked_while_it_replays_is_next(
+    large: Pilot[None], recorded: tuple[Run, Report], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """One replay at a time, however quick the keys come; the last of them is what is shown."""
     run, report = recorded
-    async with ReportApp(report, run).run_test(size=LARGE) as pilot:
-        await see(pilot, "Up and down: select a setting. Left and right: change it.", "7", "0")
-        pane = pilot.app.query_one(WhatIfPane)
-        sizes = dials(run, report.measured)[0].values
-        at = sizes.index(UNCHANGED)
-        await pilot.press(*["left"] * at)
-        assert pane.changes == {"ddp.bucket_cap_mb": sizes[0]}
-        assert len([one for one in pane.workers if one.is_running]) <= 1
-        await see(pilot, f"--set ddp.bucket_cap_mb={sizes[0]:g}")
+    go_on, asked = Event(), []
+
+    def predict(_: RunModel, changes: dict[str, Value]) -> Prediction:
+        asked.append(changes)
+        go_on.wait(600)
+        return Prediction.only("it is not replayed", changes=changes)
+
+    monkeypatch.setattr(RunModel, "predict", predict)
+    await see(large, "Up and down: select a setting. Left and right: change it.", "7", "0")
+    sizes = dials(run, report.measured)[0].values
+    at = sizes.index(UNCHANGED)
+    assert at > 1
+    await large.press(*["left"] * at)
+    assert large.app.query_one(WhatIfPane).changes == {"ddp.bucket_cap_mb": sizes[0]}
+    assert len(asked) == 1
+    go_on.set()
+    await see(large, f"--set ddp.bucket_cap_mb={sizes[0]:g}")
+    assert asked[1:] == [{"ddp.bucket_cap_mb": sizes[0]}]
 
 
 def test_lanes_that_there_is_room_for() -> None:
@@ -386,16 +396,14 @@ def test_lanes_that_there_is_room_for() -> None:
     assert seen_rows(20, 19, 6) == (14, 20)
 
 
-async def test_lanes_beyond_the_screen_are_reached(recorded: tuple[Run, Report]) -> None:
-    run, report = recorded
-    async with ReportApp(report, run).run_test(size=SMALL) as pilot:
-        await see(pilot, "around step", "6")
-        timeline = pilot.app.query_one(Timeline)
-        timeline.view.rows = [Row(f"stream {number}", (0,), list, lane=Lane("", [])) for number in range(24)]
-        await pilot.press(*["down"] * 23)
-        assert "stream 23" in picture(pilot)
-        assert "of 24" in picture(pilot)
-        assert "stream 0 " not in picture(pilot)
+async def test_lanes_beyond_the_screen_are_reached(small: Pilot[None]) -> None:
+    await see(small, "around step", "6")
+    timeline = small.app.query_one(Timeline)
+    timeline.view.rows = [Row(f"stream {number}", (0,), list, lane=Lane("", [])) for number in range(24)]
+    await small.press(*["down"] * 23)
+    assert "stream 23" in picture(small)
+    assert "of 24" in picture(small)
+    assert "stream 0 " not in picture(small)
 
 
 def test_a_piece_is_named_and_timed_whole_where_it_began_before(recorded: tuple[Run, Report]) -> None:
@@ -410,69 +418,60 @@ def test_a_piece_is_named_and_timed_whole_where_it_began_before(recorded: tuple[
     assert any((one.name, one.longest_ns) == (whole.name, whole.longest_ns) and not one.start_ns for one in cut)
 
 
-async def test_a_gap_is_shown_in_the_timeline(recorded: tuple[Run, Report]) -> None:
-    run, report = recorded
-    async with ReportApp(report, run).run_test(size=LARGE) as pilot:
-        await see(pilot, "Longest gaps", "5")
-        gap = report.measured.gaps[1]
-        await pilot.press("down")
-        await see(pilot, f"rank {gap.rank}, around step {gap.step}: {3 * gap.length_ns / 1e6:.2f} ms", "enter")
+async def test_a_gap_is_shown_in_the_timeline(large: Pilot[None], recorded: tuple[Run, Report]) -> None:
+    _, report = recorded
+    await see(large, "Longest gaps", "5")
+    gap = report.measured.gaps[1]
+    await large.press("down")
+    await see(large, f"rank {gap.rank}, around step {gap.step}: {3 * gap.length_ns / 1e6:.2f} ms", "enter")
 
 
-async def test_a_rank_is_shown_in_the_timeline(recorded: tuple[Run, Report]) -> None:
-    run, report = recorded
-    async with ReportApp(report, run).run_test(size=LARGE) as pilot:
-        await see(pilot, "late ms by step", "3")
-        await pilot.press("down")
-        await see(pilot, "rank 1, around step", "enter")
+async def test_a_rank_is_shown_in_the_timeline(large: Pilot[None]) -> None:
+    await see(large, "late ms by step", "3")
+    await large.press("down")
+    await see(large, "rank 1, around step", "enter")
 
 
-async def test_evidence_is_shown_where_it_wasseen_rows(recorded: tuple[Run, Report]) -> None:
-    run, report = recorded
+async def test_evidence_is_shown_where_it_was_seen(
+    large: Pilot[None], recorded: tuple[Run, Report], monkeypatch: pytest.MonkeyPatch
+) -> None:
     places = [
         Evidence(label="here", value=1, rank=1, start_ns=5_000_000, end_ns=6_000_000),
         Evidence(label="all over", value=2),
         Evidence(label="there", value=3, rank=0, start_ns=7_000_000, end_ns=9_000_000),
     ]
-    shown = report.model_copy(update={"advice": [report.advice[0].model_copy(update={"evidence": places})]})
-    async with ReportApp(shown, run).run_test(size=LARGE) as pilot:
-        for words in ("rank 1, around step", "rank 0, around step", "rank 1, around step"):
-            await see(pilot, "Recommendations as ranked", "2")
-            await see(pilot, words, "e")
-        assert ": 3.00 ms from left to right" in picture(pilot)
+    advice = recorded[1].advice[0].model_copy(update={"evidence": places})
+    cards = large.app.query_one(Cards)
+    monkeypatch.setattr(cards, "_ranked", [advice])
+    cards.find("")  # lists them anew
+    for words in ("rank 1, around step", "rank 0, around step", "rank 1, around step"):
+        await see(large, "Recommendations as ranked", "2")
+        await see(large, words, "e")
+    assert ": 3.00 ms from left to right" in picture(large)
 
 
-async def test_an_operation_is_found_by_name(recorded: tuple[Run, Report]) -> None:
-    run, report = recorded
-    async with ReportApp(report, run).run_test(size=LARGE) as pilot:
-        await see(pilot, "2 ranks, around step", "6")
-        await see(pilot, "rank 0, around step", "enter")
-        await pilot.press("slash", *"GLOO:all_reduce", "enter")
-        seen = await see(pilot, ": communication Found gloo:all_reduce")
-        assert "What gloo:all_reduce" in flat(seen)
-        (first, many) = re.findall(r"(\d+) of ([\d,]+)", seen)[-1]
-        await see(pilot, f"{int(first) + 1} of {many}", "enter")
-        await see(pilot, "none on this rank", *"zzz", "enter")
-
-
-async def test_what_is_found_is_named_on_its_lane(recorded: tuple[Run, Report]) -> None:
-    """Also where a picture has no room for it: an operator inside another one, a range of the script."""
-    run, report = recorded
-    async with ReportApp(report, run).run_test(size=LARGE) as pilot:
-        await see(pilot, "2 ranks, around step", "6")
-        await see(pilot, "rank 0, around step", "enter")
-        for words, lane, named in (
-            ("aten::t", "operator: aten::t", "Found aten::t"),
-            ("Optimizer.step", "range: Optimizer.step#AdamW.step", "Found Optimizer.step#AdamW.step"),
-            ("gloo:", "gloo ", "Found gloo:all_reduce"),
-        ):
-            await pilot.press("slash", *words, "enter")
-            seen = flat(await see(pilot, named))
-            assert lane in seen
-            assert "Idle." not in seen
-            await pilot.press("escape")
-        await see(pilot, "Under the cursor", "up")
-        assert "Found" not in screen(pilot)
+async def test_what_is_found_is_named_on_its_lane(large: Pilot[None]) -> None:
+    """Also where a picture has no room for it: an operator inside another one, a range of the script. Then the next."""
+    await see(large, "2 ranks, around step", "6")
+    await see(large, "rank 0, around step", "enter")
+    for words, lane, named in (
+        ("aten::t", "operator: aten::t", "Found aten::t"),
+        ("Optimizer.step", "range: Optimizer.step#AdamW.step", "Found Optimizer.step#AdamW.step"),
+        ("gloo:", "gloo ", "Found gloo:all_reduce"),
+    ):
+        await look_for(large, words)
+        seen = flat(await see(large, named))
+        assert lane in seen
+        assert "Idle." not in seen
+        await large.press("escape")
+    await see(large, "Under the cursor", "up")
+    assert "Found" not in screen(large)
+    await look_for(large, "GLOO:all_reduce")
+    seen = await see(large, ": communication Found gloo:all_reduce")
+    assert "What gloo:all_reduce" in flat(seen)
+    (first, many) = re.findall(r"(\d+) of ([\d,]+)", seen)[-1]
+    await see(large, f"{int(first) + 1} of {many}", "enter")
+    await see(large, "none on this rank", *"zzz", "enter")
 
 
 def test_what_is_found_on_a_gpu_is_on_its_stream(real_traces: Path) -> None:
@@ -489,20 +488,18 @@ def test_what_is_found_on_a_gpu_is_on_its_stream(real_traces: Path) -> None:
         assert labels[found.lane] == ("script" if name == "cudaLaunchKernel" else f"stream {stream}")
 
 
-async def test_no_operation_is_left_out(recorded: tuple[Run, Report]) -> None:
+async def test_no_operation_is_left_out(small: Pilot[None]) -> None:
     """Of operators, thousands of which begin within one cell, one after the other is found."""
-    run, report = recorded
-    async with ReportApp(report, run).run_test(size=SMALL) as pilot:
-        await see(pilot, "2 ranks, around step", "6")
-        await see(pilot, "rank 0, around step", "enter")
-        timeline = pilot.app.query_one(Timeline)
-        found = []
-        for _ in range(20):
-            found.append(int(timeline.find("aten::").split()[0].replace(",", "")))
-            hit = timeline.view.found
-            assert hit is not None
-            assert hit.end_ns - hit.start_ns >= (timeline.view.end - timeline.view.begin) / timeline.view.columns
-        assert found == [*range(found[0], found[0] + 20)]
+    await see(small, "2 ranks, around step", "6")
+    await see(small, "rank 0, around step", "enter")
+    timeline = small.app.query_one(Timeline)
+    found = []
+    for _ in range(20):
+        found.append(int(timeline.find("aten::").split()[0].replace(",", "")))
+        hit = timeline.view.found
+        assert hit is not None
+        assert hit.end_ns - hit.start_ns >= (timeline.view.end - timeline.view.begin) / timeline.view.columns
+    assert found == [*range(found[0], found[0] + 20)]
 
 
 def test_the_next_operation_of_a_name_by_a_plain_search(recorded: tuple[Run, Report]) -> None:
@@ -549,24 +546,6 @@ def test_dials_of_sharded_gpus_are_those_of_their_units() -> None:
     assert not any(name.startswith("ddp.") for name in names)
 
 
-async def test_settings_without_a_prediction_come_last_and_are_not_selected_first(real_traces: Path) -> None:
-    """A straggler's removal is selected first; of this run, nothing is known of it."""
-    run, report = reading.run_and_report_of(real_traces / "torchrec_straggler_4xv100")
-    async with ReportApp(report, run).run_test(size=SMALL) as pilot:
-        seen = await see(pilot, "no prediction straggler.removed", "7")
-        rows = [flat(row).strip("│ ") for row in seen.splitlines() if re.search(r" [<>] .* [a-z]+[._][a-z]+", row)]
-        assert rows[0].startswith("> host time factor")
-        lacking = ["ddp.comm_hook", "world_size", "straggler.removed"]
-        assert [row.rpartition(" ")[2] for row in rows if "no prediction" in row] == lacking
-        assert rows[-3:] == [row for row in rows if "no prediction" in row]
-        await see(pilot, "> remove straggler", *["down"] * (len(rows) - 1))
-        await see(pilot, "not predicted: no collective was matched on several ranks", "right")
-        pane = pilot.app.query_one(WhatIfPane)
-        pane._put_last(frozenset({"straggler.removed"}))
-        assert pane.changes == {"straggler.removed": True}, "what is set stays set, wherever its row is"
-        assert pane._dials[pane._chosen].knob == "straggler.removed"
-
-
 def test_settings_that_a_recommendation_adds_have_names_of_their_own() -> None:
     """Not their knobs', which are beside them: all that a model predicts or bounds."""
     run, report = reading.sample("gpu/ranks-nccl-fsdp")
@@ -579,38 +558,28 @@ def test_settings_that_a_recommendation_adds_have_names_of_their_own() -> None:
     assert added["ddp.bucket_cap_mb"] == "bucket size, MiB"
 
 
-async def test_what_a_changed_setting_is_now_is_not_cut() -> None:
-    run, report = reading.sample("gpu/ranks-nccl-fsdp")
-    async with ReportApp(report, run).run_test(size=SMALL) as pilot:
-        await see(pilot, "Advised by DP204", "7")
-        await see(pilot, "> float32 products < high (now highest) precision.float3", "down", "right")
+async def test_the_legend_names_what_is_drawn(small: Pilot[None]) -> None:
+    await see(small, "2 ranks, around step", "6")
+    *rows, legend = [row for row in picture(small).splitlines()[2:] if row.strip()]
+    drawn = {sign for row in rows for sign in row[16:]}
+    signs = {part.block: part.name for part in PARTS}
+    assert {name for sign, name in signs.items() if sign in drawn} == {
+        name for name in signs.values() if f" {name}" in legend
+    }
+    assert "  ▓ exposed comm  " in legend  # two blanks between: the sign of idle time reads as a separator
 
 
-async def test_the_legend_names_what_is_drawn(recorded: tuple[Run, Report]) -> None:
-    run, report = recorded
-    async with ReportApp(report, run).run_test(size=SMALL) as pilot:
-        await see(pilot, "2 ranks, around step", "6")
-        *rows, legend = [row for row in picture(pilot).splitlines()[2:] if row.strip()]
-        drawn = {sign for row in rows for sign in row[16:]}
-        signs = {part.block: part.name for part in PARTS}
-        assert {name for sign, name in signs.items() if sign in drawn} == {
-            name for name in signs.values() if f" {name}" in legend
-        }
-        assert "  ▓ exposed comm  " in legend  # two blanks between: the sign of idle time reads as a separator
+async def test_the_cursor_hides_no_digit_of_a_time(small: Pilot[None]) -> None:
+    await see(small, "2 ranks, around step", "6")
+    seen = set()
+    for _ in range(14):  # more than from one time to the next
+        axis = picture(small).splitlines()[1].removeprefix(" ms").strip()
+        seen |= {re.sub(r"[╷▼]", "", word) for word in re.split(r"\s+|(?=[╷])", axis)} - {""}
+        await small.press("right")
+    assert seen == {"0", "50", "100"}
 
 
-async def test_the_cursor_hides_no_digit_of_a_time(recorded: tuple[Run, Report]) -> None:
-    run, report = recorded
-    async with ReportApp(report, run).run_test(size=SMALL) as pilot:
-        await see(pilot, "2 ranks, around step", "6")
-        seen = set()
-        for _ in range(14):  # more than from one time to the next
-            axis = picture(pilot).splitlines()[1].removeprefix(" ms").strip()
-            seen |= {re.sub(r"[╷▼]", "", word) for word in re.split(r"\s+|(?=[╷])", axis)} - {""}
-            await pilot.press("right")
-        assert seen == {"0", "50", "100"}
-
-
+@pytest.mark.thorough  # of one more run than test_the_legend_names_what_is_drawn
 async def test_the_legend_fits_a_narrow_screen(real_traces: Path) -> None:
     """Streams, phases of the script and classes of a rank's time: all are named."""
     run, report = reading.run_and_report_of(real_traces / "nanogpt_8xh100")
@@ -621,62 +590,28 @@ async def test_the_legend_fits_a_narrow_screen(real_traces: Path) -> None:
         )  # once all are read
 
 
-async def test_all_ranks_are_seen_at_once_the_straggler_first(real_traces: Path) -> None:
-    """Four ranks; three wait a second in every step for rank 2, which is in one range of its script meanwhile."""
-    run, report = reading.run_and_report_of(real_traces / "torchrec_straggler_4xv100")
-    async with ReportApp(report, run).run_test(size=SMALL) as pilot:
-        await see(pilot, "4 ranks, around step", "6")
-        await see(pilot, "⏎ Open + - Zoom")  # all ranks are shown: Escape leads nowhere
-        rows = named_rows(pilot)
-        assert [row.split()[0].lstrip(">▶") for row in rows] == ["r2", "r0", "r1", "r3"]
-        assert rows[0].count("·") > 40
-        assert all(row.count("▒") > 40 for row in rows[1:])
-        seen = await see(pilot, "# running sparse arch (1,010 ms)")
-        assert seen.splitlines()[0].endswith("STRAGGLER  1,097 ms/step (traced mean)")
-        await see(pilot, "rank 2 vs rank", "b")
-        await see(pilot, "⏎ Open esc Back + - Zoom")
-        assert [row[1:].split()[0] for row in picture(pilot).splitlines()[2:-1] if row[1:3] != "  "].count("r2") == 1
-        assert {row[1:].split()[0] for row in picture(pilot).splitlines()[2:-1] if row[1:3] != "  "} & {
-            "r0",
-            "r1",
-            "r3",
-        }
-        await see(pilot, "4 ranks, around step", "escape")
-        await see(pilot, "rank 2, around step", "enter")
-        await pilot.press(*["down"] * 12)
-        assert "# running sparse arch" in picture(pilot)
-        ranks = flat(await see(pilot, "Straggler: rank 2", "3"))
-        assert ranks.index("▶2 1,005 ███") < ranks.index("cuda:0") < ranks.index("cuda:1")
-        heading = (await see(pilot, "DP701", "2")).splitlines()[4]
-        assert heading.strip("│ ").split() == ["fix", "saves", "confidence", "results"]  # nothing has a place
+async def test_a_range_is_opened_until_the_cursor_is_at_its_innermost(large: Pilot[None]) -> None:
+    await see(large, "2 ranks, around step", "6")
+    await see(large, "rank 0, around step", "enter")
+    timeline = large.app.query_one(Timeline)
+    timeline.find("Optimizer.step")
+    before = timeline.view.end - timeline.view.begin
+    await large.press("enter")
+    assert timeline.view.end - timeline.view.begin < before
+    await see(large, "range: Optimizer.step#AdamW.step")
+    opened = timeline.view.begin, timeline.view.end
+    await see(large, "2 ranks, around step", "escape")
+    assert (timeline.view.begin, timeline.view.end) == opened  # the same moment on all ranks
+    await large.press("0")
+    assert timeline.view.end - timeline.view.begin >= before
 
 
-async def test_a_range_is_opened_until_the_cursor_is_at_its_innermost(recorded: tuple[Run, Report]) -> None:
-    run, report = recorded
-    async with ReportApp(report, run).run_test(size=LARGE) as pilot:
-        await see(pilot, "2 ranks, around step", "6")
-        await see(pilot, "rank 0, around step", "enter")
-        timeline = pilot.app.query_one(Timeline)
-        timeline.find("Optimizer.step")
-        before = timeline.view.end - timeline.view.begin
-        await pilot.press("enter")
-        assert timeline.view.end - timeline.view.begin < before
-        await see(pilot, "range: Optimizer.step#AdamW.step")
-        opened = timeline.view.begin, timeline.view.end
-        await see(pilot, "2 ranks, around step", "escape")
-        assert (timeline.view.begin, timeline.view.end) == opened  # the same moment on all ranks
-        await pilot.press("0")
-        assert timeline.view.end - timeline.view.begin >= before
-
-
-async def test_two_ranks_are_drawn_over_the_same_moments(recorded: tuple[Run, Report]) -> None:
-    run, report = recorded
-    async with ReportApp(report, run).run_test(size=LARGE) as pilot:
-        await see(pilot, "2 ranks, around step", "6")
-        rows = named_rows(pilot)
-        await see(pilot, "rank 0 vs rank 1, around step", "b")
-        beside = [row for row in picture(pilot).splitlines() if row[1:3] in ("r0", "r1")]
-        assert [row[16:] for row in beside] == [row[16:] for row in rows]
+async def test_two_ranks_are_drawn_over_the_same_moments(large: Pilot[None]) -> None:
+    await see(large, "2 ranks, around step", "6")
+    rows = named_rows(large)
+    await see(large, "rank 0 vs rank 1, around step", "b")
+    beside = [row for row in picture(large).splitlines() if row[1:3] in ("r0", "r1")]
+    assert [row[16:] for row in beside] == [row[16:] for row in rows]
 
 
 def test_ranks_are_folded_by_host_where_there_are_more_than_lines(recorded: tuple[Run, Report]) -> None:
@@ -706,18 +641,6 @@ def test_whom_a_rank_is_compared_with() -> None:
     assert usual_rank(0, range(4), lags, late=2) == 2
     assert usual_rank(0, [0], {}, late=None) is None
     assert usual_rank(0, [0, 1], {}, late=None) == 1
-
-
-async def test_evidence_of_a_straggler_leads_to_the_range_that_holds_it_up(real_traces: Path) -> None:
-    run, report = reading.run_and_report_of(real_traces / "torchrec_straggler_4xv100")
-    async with ReportApp(report, run).run_test(size=SMALL) as pilot:
-        await see(pilot, "rank 2, around step", "e")  # from the overview, of the first recommendation
-        view = pilot.app.query_one(Timeline).view
-        assert view.end - view.begin < 1.2 * view.steps[view.step].length_ns  # the whole step, and little around it
-        await see(pilot, "range: # running sparse arch")
-        await pilot.app.workers.wait_for_complete()  # all ranks on one clock: a row more, the same one chosen
-        assert pilot.app.query_one(Timeline).view.rows[0].label == "r2 +1,005 ms"
-        await see(pilot, "range: # running sparse arch")
 
 
 async def test_a_host_is_opened_to_its_ranks(recorded: tuple[Run, Report]) -> None:
@@ -824,37 +747,41 @@ async def test_a_rank_that_was_opened_can_be_read_while_the_others_are(
         await see(pilot, "2 ranks, around step")
 
 
-async def test_where_python_functions_are(recorded: tuple[Run, Report], real_traces: Path) -> None:
-    """In the detailed trace of a recording; nothing is said where they are drawn; nowhere without stacks."""
-    run, report = recorded
-    detailed = run.ranks[0].detailed_source
-    assert detailed is not None
-    async with ReportApp(report, run).run_test(size=SMALL) as pilot:
-        assert "Python functions" not in await see(pilot, "2 ranks, around step", "6")
-        await see(pilot, "Python functions: in the detailed trace; y copies its command", "enter")
-        await pilot.press("y")
-        assert pilot.app.clipboard == f"dptune report {shlex.quote(detailed)}"
-    found, shown = run_and_report([detailed], cached=False)
-    async with ReportApp(shown, found).run_test(size=LARGE) as pilot:
-        await see(pilot, "rank 0", "6")
-        assert "Python functions" not in screen(pilot)
-        rows = pilot.app.query_one(Timeline).view.rows
-        assert any(event.kind == "function" for row in rows for event in row.level)
-    found, shown = reading.run_and_report_of(real_traces / "torchrec_resnet18_2xv100")
-    async with ReportApp(shown, found).run_test(size=SMALL) as pilot:
-        await see(pilot, "2 ranks, around step", "6")
-        await see(pilot, "Python functions: none; `dptune profile` or with_stack=True records them", "enter")
-
-
-async def test_a_range_names_no_step_in_it(recorded: tuple[Run, Report], monkeypatch: pytest.MonkeyPatch) -> None:
-    run, report = recorded
+async def test_a_range_names_no_step_in_it(
+    large: Pilot[None], recorded: tuple[Run, Report], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, report = recorded
     low_ns, high_ns = round(0.4 * report.measured.step.time_ns), round(0.9 * report.measured.step.time_ns)
     ranged = Prediction.only("why no step is named", changes={}, low_ns=low_ns, high_ns=high_ns)
     monkeypatch.setattr("dptune.present.tui.whatif.RunModel.predict", lambda *_: ranged)
-    async with ReportApp(report, run).run_test(size=LARGE) as pilot:
-        await see(pilot, "Up and down: select a setting", "7", "0")
-        seen = flat(await see(pilot, "why no step is named", "right"))
+    await see(large, "Up and down: select a setting", "7", "0")
+    seen = flat(await see(large, "why no step is named", "right"))
     assert f"Then {low_ns / 1e6:.1f} to {high_ns / 1e6:.1f} ms █" in seen
     assert "Per sample 10.0 to 60.0 % less" in seen
     assert f"{(low_ns + high_ns) / 2e6:.1f} ms" not in seen
     assert "Interval" not in seen
+
+
+async def test_where_python_functions_are(small: Pilot[None], recorded: tuple[Run, Report], real_traces: Path) -> None:
+    """In the detailed trace of a recording; nothing is said where they are drawn; nowhere without stacks."""
+    detailed = recorded[0].ranks[0].detailed_source
+    assert detailed is not None
+    assert "Python functions" not in await see(small, "2 ranks, around step", "6")
+    await see(small, "Python functions: in the detailed trace; y copies its command", "enter")
+    await small.press("y")
+    assert small.app.clipboard == f"dptune report {shlex.quote(detailed)}"
+    with_functions = RECORDED / "uncovered-cost" / "rank-00000.detail.trace.json.gz"  # fewer than there
+    found, shown = run_and_report([str(with_functions)], cached=False)
+    view = opened(found, shown)
+    assert any(event.kind == "function" for row in view.rows for event in row.level)
+    assert without_functions(view) == ("", "")
+    found, shown = reading.run_and_report_of(real_traces / "torchrec_resnet18_2xv100")
+    none = "Python functions: none; `dptune profile` or with_stack=True records them"
+    assert without_functions(opened(found, shown)) == (none, "")
+
+
+def opened(run: Run, report: Report) -> TimelineView:
+    """What is shown of the first rank, in rows of 60 cells."""
+    view = TimelineView(run, report, lambda: (60, 20))
+    view.go_to(view.numbers[0])
+    return view

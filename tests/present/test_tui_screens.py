@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 from rich.terminal_theme import TerminalTheme
 from syrupy.assertion import SnapshotAssertion
 from textual.color import Color
+from textual.pilot import Pilot
 from textual.theme import BUILTIN_THEMES
 
 from dptune.advice import Report
@@ -18,6 +20,7 @@ from dptune.present.tui.palette import DARK, LIGHT
 from dptune.trace.run import Run
 
 from .. import reading  # noqa: TID252 - tests are no installed package
+from . import shared_app
 from .test_tui import LARGE, SMALL, flat, see, settled
 
 SAMPLES = Path(__file__).parents[2] / "sample_traces"
@@ -66,19 +69,24 @@ def recorded() -> tuple[Run, Report]:
     return run, report.model_copy(update={"measured": named, "run": read})
 
 
-@pytest.mark.parametrize("theme", ["textual-dark", "textual-light"])
-async def test_the_title_of_a_page_can_be_read(recorded: tuple[Run, Report], theme: str) -> None:
+@pytest.fixture(scope="module")
+async def app(recorded: tuple[Run, Report]) -> AsyncIterator[Pilot[None]]:
     run, report = recorded
-    app = ReportApp(report, run)
-    async with app.run_test(size=SMALL) as pilot:
-        app.theme = theme
-        await settled(pilot, "Keys (Escape closes)", "question_mark")
-        segments = (segment for strip in app.screen._compositor.render_strips() for segment in strip)
-        (style,) = [segment.style for segment in segments if "Keys (Escape closes)" in segment.text]
-        assert style is not None
-        assert style.color is not None
-        assert style.bgcolor is not None
-        assert contrast(Color.from_rich_color(style.color), Color.from_rich_color(style.bgcolor)) >= 4.5
+    async with shared_app.started(report, run, SMALL) as pilot:
+        yield pilot
+
+
+@pytest.mark.parametrize("theme", ["textual-dark", "textual-light"])
+async def test_the_title_of_a_page_can_be_read(app: Pilot[None], theme: str) -> None:
+    pilot = await shared_app.at_its_start(app, SMALL)
+    pilot.app.theme = theme
+    await settled(pilot, "Keys (Escape closes)", "question_mark")
+    segments = (segment for strip in pilot.app.screen._compositor.render_strips() for segment in strip)
+    (style,) = [segment.style for segment in segments if "Keys (Escape closes)" in segment.text]
+    assert style is not None
+    assert style.color is not None
+    assert style.bgcolor is not None
+    assert contrast(Color.from_rich_color(style.color), Color.from_rich_color(style.bgcolor)) >= 4.5
 
 
 def test_a_row_of_low_confidence_is_not_dim(recorded: tuple[Run, Report]) -> None:
@@ -101,16 +109,23 @@ def without_scroll_bar(row: str) -> str:
     return re.sub(r"[▁-█](?=[▁-█]?(?: │)?$)", " ", row).rstrip()
 
 
-@pytest.mark.parametrize("key", TABS)
-@pytest.mark.parametrize("size", [SMALL, LARGE], ids=["80x24", "140x40"])
+@pytest.mark.parametrize(
+    ("size", "key"),
+    [
+        *(pytest.param(SMALL, key, id=f"80x24-{key}") for key in TABS),
+        *(
+            pytest.param(LARGE, key, id=f"140x40-{key}", marks=() if key in "16" else pytest.mark.thorough)
+            for key in TABS
+        ),
+    ],
+)
 async def test_a_tab_looks_as_it_did(
-    recorded: tuple[Run, Report], key: str, size: tuple[int, int], snapshot: SnapshotAssertion
+    app: Pilot[None], key: str, size: tuple[int, int], snapshot: SnapshotAssertion
 ) -> None:
-    run, report = recorded
-    async with ReportApp(report, run).run_test(size=size) as pilot:
-        if key == "7":
-            await see(pilot, "Advised by DP102 no-sync-missing", "7")
-        rows = (await settled(pilot, TABS[key], key)).splitlines()
-        assert len(rows) == size[1]
-        assert all(len(row) <= size[0] for row in rows)
-        assert "\n".join(map(without_scroll_bar, rows)) == snapshot
+    pilot = await shared_app.at_its_start(app, size)
+    if key == "7":
+        await see(pilot, "Advised by DP102 no-sync-missing", "7")
+    rows = (await settled(pilot, TABS[key], key)).splitlines()
+    assert len(rows) == size[1]
+    assert all(len(row) <= size[0] for row in rows)
+    assert "\n".join(map(without_scroll_bar, rows)) == snapshot

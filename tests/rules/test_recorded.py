@@ -6,6 +6,7 @@ no stable one.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -120,10 +121,7 @@ MADE = {"DP115"}  # simulated GPUs, by tests/simulator/test_traces.py: several c
 OF_SAMPLES = {"DP101": "tiny_buckets", "DP102": "accumulation_without_no_sync", "DP501": "starved_loader"}
 # Where it fires, and where it is quiet; a sample where no public trace has a place for the evidence.
 PUBLIC = {
-    "DP116": (
-        "hta_training/b4b6dce_nccl_data.json.gz",
-        "hta_training/e8fe4d1_rank-0.Apr_03_18_51_38.1102.pt.trace.json.gz",
-    ),
+    "DP116": ("hta_training/b4b6dce_nccl_data.json.gz", "torchrec_resnet18_2xv100"),
     "DP207": ("nanogpt_8xh100", "hta_training/b4b6dce_nccl_data.json.gz"),
     "DP401": ("single_gpu/d4c3f21_trace_04.json.gz", "nanogpt_8xh100"),
     "DP404": ("kineto_resnet50_loader/234cf25_worker0.1623212756351.pt.trace.json.gz", "torchrec_resnet18_2xv100"),
@@ -132,14 +130,23 @@ PUBLIC = {
         "hta_training/b4b6dce_nccl_data.json.gz",
         "kineto_resnet50_loader/234cf25_worker0.1623212756351.pt.trace.json.gz",
     ),
+    "DP503": ("kineto_resnet50_loader/234cf25_worker0.1623212756351.pt.trace.json.gz", "nanogpt_8xh100"),
+    "DP601": ("hta_training/b4b6dce_nccl_data.json.gz", "single_gpu/d4c3f21_trace_04.json.gz"),
+    "DP606": ("hta_training/b1ceb4c_control.json.gz", "hta_training/b4b6dce_nccl_data.json.gz"),
+    "DP626": ("nanogpt_8xh100", "single_gpu/1eeffb3_trace_05.json.gz"),
+    "DP801": (SAMPLES / "gpu" / "planted-empty_cache-in-every-step", "single_gpu/1eeffb3_trace_05.json.gz"),
+}
+# Further ones, which `make test-thorough` reads.
+MORE_PUBLIC = {
+    "DP116": (
+        "hta_training/b4b6dce_nccl_data.json.gz",
+        "hta_training/e8fe4d1_rank-0.Apr_03_18_51_38.1102.pt.trace.json.gz",
+    ),
     "DP503": ("single_gpu/29571b7_resnet_kineto.json.gz", "nanogpt_8xh100"),
     "DP601": (
         "kineto_resnet50_loader/2d19c63_worker0.pt.trace.json.gz",
         "kineto_resnet50_loader/4a9c9ae_worker0.pt.trace.json.gz",
     ),
-    "DP606": ("hta_training/b1ceb4c_control.json.gz", "hta_training/b4b6dce_nccl_data.json.gz"),
-    "DP626": ("nanogpt_8xh100", "single_gpu/1eeffb3_trace_05.json.gz"),
-    "DP801": (SAMPLES / "gpu" / "planted-empty_cache-in-every-step", "single_gpu/1eeffb3_trace_05.json.gz"),
 }
 # What an engineer who read the raw events would change first, and then.
 EXPERTS = {
@@ -153,6 +160,12 @@ EXPERTS = {
     "kineto_resnet50_loader/2d19c63_worker0.pt.trace.json.gz": ["DP501", "DP603"],
     "kineto_resnet50_loader/4a9c9ae_worker0.pt.trace.json.gz": ["DP501"],
 }
+# Of these, what `make test` reads; of the others there is a sample, or another trace, whose first advice is the same.
+EXPERTS_EACH_TIME = {
+    *("hta_training/b1ceb4c_control.json.gz", "hta_training/b4b6dce_nccl_data.json.gz", "torchrec_resnet18_2xv100"),
+    "kineto_resnet50_loader/234cf25_worker0.1623212756351.pt.trace.json.gz",
+    *("single_gpu/d4c3f21_trace_04.json.gz", "nanogpt_8xh100"),
+}
 # A second fault of one rule.
 SECOND = {"same-order", "periodic-steps", "kept-outputs", "written-optimizer", "repeated-rows", "sharded-micro-batches"}
 SECOND.add("different-weights")
@@ -165,8 +178,15 @@ QUIET = {  # and nothing to mend
 }
 
 
+# Recordings of 35,000 to 158,000 events, which `make test-thorough` reads; their rules have tests with made figures.
+LARGE = {
+    *("operator-loops", "per-tensor-loops", "work-between-steps", "slice-gradients", "memory-bound-functions"),
+    *("small-shard-units", "unfused-optimizer", "unused-parameters-searched", "small-batch", "averaged-one-by-one"),
+    *("matrix-decompositions", "eager-attention", "tiny-gradients"),
+}
 # Whose mended recordings `make test` reads; `make test-thorough` reads the others.
-MENDED = {FAULTS[code] for code in sorted(FAULTS)[::3]}
+MENDED = {FAULTS[code] for code in sorted(FAULTS)[::3]} - LARGE
+EACH_TIME = {*FAULTS.values()} - LARGE
 
 
 told = reading.reported
@@ -174,6 +194,11 @@ told = reading.reported
 
 def rarely(fault: str) -> Any:
     return pytest.mark.thorough if fault in FAULTS.values() and fault not in MENDED else ()
+
+
+def of_faults(codes: Iterable[str]) -> list[Any]:
+    """Each code; those whose recording is large are thorough."""
+    return [pytest.param(code, marks=pytest.mark.thorough if FAULTS.get(code) in LARGE else ()) for code in codes]
 
 
 def speaking(place: Path) -> list[str]:
@@ -188,14 +213,14 @@ def test_every_rule_stands_in_a_table():
     assert {one.name for one in RUNS.iterdir()} == {*faults, *QUIET, *(f"{name}-mended" for name in faults)}
 
 
-@pytest.mark.parametrize("code", FAULTS)
+@pytest.mark.parametrize("code", of_faults(FAULTS))
 def test_it_speaks_of_its_fault_before_anything_else_of_that_kind(code):
     (own,) = [one for one in told(RUNS / FAULTS[code]).advice if one.rule == code]
     others = [one for one in told(RUNS / FAULTS[code]).advice if one.kind == own.kind]
     assert others[0] == own
 
 
-@pytest.mark.parametrize("code", FAULTS)
+@pytest.mark.parametrize("code", of_faults(FAULTS))
 def test_a_risk_says_what_to_do_and_next_starts_with_that(code):
     report = told(RUNS / FAULTS[code])
     risks = [one for one in report.advice if one.kind == "risk"]
@@ -205,10 +230,14 @@ def test_a_risk_says_what_to_do_and_next_starts_with_that(code):
         assert first.title not in report.headline.next
 
 
+@pytest.mark.parametrize(
+    "faults",
+    [pytest.param(EACH_TIME, id="small"), pytest.param({*FAULTS.values()}, marks=pytest.mark.thorough, id="all")],
+)
 @pytest.mark.parametrize("code", FAULTS)
-def test_it_is_quiet_of_other_faults_and_has_looked(code):
+def test_it_is_quiet_of_other_faults_and_has_looked(code, faults):
     """Of most of those of other families."""
-    others = [name for other, name in FAULTS.items() if other[:3] != code[:3]]
+    others = [name for other, name in FAULTS.items() if other[:3] != code[:3] and name in faults]
     assert [name for name in others if code in told(RUNS / name).quiet]
     assert len([name for name in others if code in speaking(RUNS / name)]) < len(others) / 4
 
@@ -229,7 +258,9 @@ def test_a_fault_is_not_taken_for_that_of_another_rule(name):
     assert "train.py:" in times[0].title
 
 
-@pytest.mark.parametrize("name", QUIET)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.thorough if name in LARGE else ()) for name in QUIET]
+)
 def test_it_is_quiet_of_what_looks_like_its_fault_and_has_looked(name):
     assert {*QUIET[name]} <= {*told(RUNS / name).quiet}
     assert [one for one in told(RUNS / name).advice if one.impact != "low"] == []
@@ -312,14 +343,22 @@ def test_how_long_pageable_copies_block_the_script(real_traces):
     assert share * report.measured.step.time_ns / 1e6 == pytest.approx(9.43, abs=0.02)
 
 
-@pytest.mark.parametrize("trace", EXPERTS)
+@pytest.mark.parametrize(
+    "trace",
+    [pytest.param(trace, marks=() if trace in EXPERTS_EACH_TIME else pytest.mark.thorough) for trace in EXPERTS],
+)
 def test_what_is_said_first_is_what_an_engineer_would_change_first(real_traces, trace):
     assert speaking(real_traces / trace)[: len(EXPERTS[trace])] == EXPERTS[trace]
 
 
-@pytest.mark.parametrize("code", PUBLIC)
-def test_it_speaks_of_one_public_trace_and_not_of_another(real_traces, code):
-    fires, quiet = PUBLIC[code]
+@pytest.mark.parametrize(
+    ("code", "fires", "quiet"),
+    [
+        *((code, *pair) for code, pair in PUBLIC.items()),
+        *(pytest.param(code, *pair, marks=pytest.mark.thorough) for code, pair in MORE_PUBLIC.items()),
+    ],
+)
+def test_it_speaks_of_one_public_trace_and_not_of_another(real_traces, code, fires, quiet):
     assert code in speaking(real_traces / fires)
     assert code in told(real_traces / quiet).quiet
 
@@ -440,7 +479,7 @@ PLACELESS = {
 }
 
 
-@pytest.mark.parametrize("code", [*FAULTS, *OF_SAMPLES])
+@pytest.mark.parametrize("code", of_faults([*FAULTS, *OF_SAMPLES]))
 def test_evidence_names_a_rank_and_a_time_inside_one_of_its_steps(code):
     report = told(RUNS / FAULTS[code] if code in FAULTS else SAMPLES / OF_SAMPLES[code])
     (own,) = [one for one in report.advice if one.rule == code]
@@ -460,7 +499,13 @@ def test_evidence_of_public_traces_names_a_rank_and_a_time(real_traces, code):
     assert any(one.start_ns is not None and one.rank is not None for one in own.evidence)
 
 
-@pytest.mark.parametrize("name", ["same-data", "broadcast-buffers", "sharded-parameters", "workers-restart"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("same-data", "workers-restart"),
+        *(pytest.param(name, marks=pytest.mark.thorough) for name in ("broadcast-buffers", "sharded-parameters")),
+    ],
+)
 def test_what_two_recordings_differ_in_are_settings_and_no_times(name):
     runs = [read_run(str(RUNS / each), Engine(cached=False)) for each in (name, f"{name}-mended")]
     found, why = facts(Sides(runs[:1], runs[1:]))

@@ -18,6 +18,8 @@ from tests.simulator import machine
 from tests.simulator.account import Account
 from tests.simulator.observed import observed
 
+pytestmark = pytest.mark.thorough  # of the engine, which test_engine.py shows piece by piece
+
 
 @cache
 def read(folder: Path) -> tuple[list[Account], list[Account]]:

@@ -20,6 +20,7 @@ from dptune.measured import Measured
 from dptune.trace import load
 
 FEW = {"layers": 2, "width": 512, "heads": 8, "tokens": 128, "strategy": "ddp", "losses_read": 0, "loader": None}
+STEPS = 4  # recorded steps, of which the last has no end in the trace; what is measured of six is no other
 
 
 def run_of(seed: int, ranks: int = 2, link: Link | None = None, **changed: object) -> Run:
@@ -28,28 +29,29 @@ def run_of(seed: int, ranks: int = 2, link: Link | None = None, **changed: objec
     return replace(found, link=link or found.link), drawn
 
 
-def written(run: Run, folder: Path) -> list[Timeline]:
-    timelines = pairs.simulated(run, traced=True)
-    pairs.write_traces(run, timelines, folder)
+def written(run: Run, folder: Path, steps: int = pairs.STEPS) -> list[Timeline]:
+    timelines = pairs.simulated(run, traced=True, steps=steps)
+    pairs.write_traces(run, timelines, folder, steps)
     return timelines
 
 
 def measured_in(run: Run, folder: Path) -> Measured:
-    written(run, folder)
+    written(run, folder, STEPS)
     return measure(load([folder]))
 
 
-def reported(run: Run, folder: Path) -> tuple[Measured, Report]:
-    written(run, folder)
+def reported(run: Run, folder: Path, rules: tuple[str, ...] = (), steps: int = STEPS) -> tuple[Measured, Report]:
+    """With these rules alone where any are named."""
+    written(run, folder, steps)
     loaded = load([folder])
     measured = measure(loaded)
-    return measured, build_report(loaded, measured, Configuration())
+    return measured, build_report(loaded, measured, Configuration(select=rules) if rules else Configuration())
 
 
 @pytest.mark.parametrize(
     ("ranks", "changed"),
     [
-        (4, {"batch": 4, "precision": "bf16", "hook": "bf16"}),
+        (2, {"batch": 4, "precision": "bf16", "hook": "bf16"}),
         (2, {"batch": 8, "strategy": "fsdp"}),
         (2, {"batch": 4, "loader": Loader(0, 100.0, pinned=False, sample_bytes=400_000), "losses_read": 2}),
         (2, {"batch": 4, "micro_batches": 2, "graphs": True}),
@@ -57,13 +59,13 @@ def reported(run: Run, folder: Path) -> tuple[Measured, Report]:
     ids=["ddp with a hook", "fsdp", "blocking copies", "graphs"],
 )
 def test_each_step_is_accounted_as_the_simulator_did(ranks: int, changed: dict[str, object], tmp_path: Path) -> None:
-    timelines = written(run_of(3, ranks, **changed), tmp_path)  # type: ignore[arg-type]
+    timelines = written(run_of(3, ranks, **changed), tmp_path, STEPS)  # type: ignore[arg-type]
     measured = measure(load([tmp_path]))
     for timeline, rank in zip(timelines, measured.ranks, strict=True):
-        truths = dict(enumerate(pairs.accounts(timeline), pairs.WARMUP))
+        truths = dict(enumerate(pairs.accounts(timeline, STEPS), pairs.WARMUP))
         steps = rank.devices[0].steps
-        assert len(steps) >= pairs.STEPS - 1
-        for step in steps[: pairs.STEPS - 1]:  # the trace does not show where the step after the last one starts
+        assert len(steps) >= STEPS - 1
+        for step in steps[: STEPS - 1]:  # the trace does not show where the step after the last one starts
             found, truth = step.account, truths[step.number]
             assert (found.window_ns, found.compute_ns, found.copy_ns) == (
                 truth.window_ns,
@@ -80,8 +82,8 @@ def test_each_step_is_accounted_as_the_simulator_did(ranks: int, changed: dict[s
     ids=["compute", "host"],
 )
 def test_a_planted_straggler_is_named(straggler: Straggler, tmp_path: Path) -> None:
-    chosen = {"batch": 32, "precision": "fp32", "losses_read": 1}
-    run = run_of(4, ranks=4, link=Link(200.0, 8.0, 1.0), straggler=straggler, **chosen)
+    chosen = {"layers": 1, "batch": 32, "precision": "fp32", "losses_read": 1}
+    run = run_of(4, ranks=3, link=Link(200.0, 8.0, 1.0), straggler=straggler, **chosen)
     measured, report = reported(run, tmp_path)
     assert measured.straggler.rank == 2
     assert "rank 2" in report.headline.verdict + report.headline.why + report.headline.next
@@ -105,8 +107,8 @@ def test_numbers_read_in_every_layer_are_found(tmp_path: Path) -> None:
     for folder, reads in ((healthy, 0), (planted, 2)):
         folder.mkdir()
         run = run_of(5, batch=2, precision="bf16", losses_read=reads)
-        rules.append({advice.rule for advice in reported(run, folder)[1].advice})
-    assert "DP606" in rules[1] - rules[0], rules
+        rules.append({advice.rule for advice in reported(run, folder, ("DP606",))[1].advice})
+    assert rules == [set(), {"DP606"}]
 
 
 BOUND_BY = {"GPU": (2, "fp32"), "host": (1, "tf32")}  # the seed of the machine, and the precision
@@ -120,7 +122,7 @@ BOUND_BY = {"GPU": (2, "fp32"), "host": (1, "tf32")}  # the seed of the machine,
         ("GPU", "async", False),
         ("GPU", "", False),  # DDP instead
         ("host", "current stream", False),
-        ("host", "waits", False),
+        pytest.param("host", "waits", False, marks=pytest.mark.thorough),
     ],
 )
 def test_gradients_that_the_backward_pass_waits_for(bound_by: str, hooks: str, fires: bool, tmp_path: Path) -> None:
@@ -174,7 +176,7 @@ def test_what_asynchronous_collectives_save_on_drawn_machines(
 
 def test_a_slow_link_is_what_limits_the_step(tmp_path: Path) -> None:
     run = run_of(6, batch=2, precision="tf32", link=Link(1.0, 30.0, 3.0))
-    measured, report = reported(run, tmp_path)
+    measured, report = reported(run, tmp_path, steps=6)  # the host is four steps ahead
     assert measured.account.share("exposed_communication_ns") > 0.5
     assert "Communication-bound" in report.headline.verdict
 
@@ -189,7 +191,7 @@ def test_the_links_figures_are_found_again(tmp_path: Path) -> None:
 
 
 def test_a_starved_loader_is_found(tmp_path: Path) -> None:
-    run = run_of(8, batch=8, precision="bf16", loader=Loader(0, 3000.0, pinned=True, sample_bytes=40_000))
+    run = run_of(8, layers=1, batch=8, precision="bf16", loader=Loader(0, 3000.0, pinned=True, sample_bytes=40_000))
     measured, report = reported(run, tmp_path)
     assert measured.account.share("input_idle_ns") > 0.3
     assert "DP501" in {advice.rule for advice in report.advice}
