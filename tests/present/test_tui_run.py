@@ -142,6 +142,16 @@ async def test_a_model_that_fails_does_not_end_the_interface(
     await see(large, "the step model failed: ZeroDivisionError: division by zero", "right")
 
 
+async def test_a_prediction_that_arrives_while_the_report_closes(recorded: tuple[Run, Report]) -> None:
+    """The parts of a page are removed before the page."""
+    run, report = recorded
+    async with ReportApp(report, run).run_test(size=LARGE) as pilot:
+        pane = pilot.app.query_one(WhatIfPane)
+        await pane.remove_children()
+        pane._keep(pane.changes, Prediction.only("late", changes={}))
+        assert pane._last is not None
+
+
 async def test_what_is_under_the_cursor(large: Pilot[None]) -> None:
     await see(large, "2 ranks, around step", "6")
     await see(large, "rank 0, around step", "enter")

@@ -229,7 +229,7 @@ class WhatIfPane(Container, can_focus=True):
         self._draw()
 
     def _draw(self) -> None:
-        if self.is_mounted:
+        if self.is_mounted and self.query("#dials"):  # a prediction may arrive while the report closes
             settings = self.query_one("#dials", Static)
             settings.display = not self._lack  # without a model there is nothing to set
             first, last = self._seen()
