@@ -9,7 +9,9 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+import threading
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import IO
@@ -65,6 +67,51 @@ def recording(
             stream.flush()
         texts = [_all_of(out), "" if stderr else _all_of(err)]
     return subprocess.CompletedProcess(words, status, *texts)
+
+
+def forked(
+    *words: str,
+    streams: Sequence[int],
+    cwd: Path | None = None,
+    env: Mapping[str, str] | None = None,
+    before: Callable[[], object] = lambda: None,
+) -> forks.Forked:
+    """`dptune` with these words in a fork of this process, which has loaded what it imports.
+
+    It is the first of a session of its own, and has these file descriptors for stdin, stdout and stderr. For tests of
+    signals, of terminals, and of what is left where it is killed; it calls `before` first. Unlike a Python that is
+    started it does not take its modules apart at its end.
+    """
+    child = os.fork()
+    if child:
+        return forks.Forked(child)
+    status = 1
+    try:
+        os.setsid()
+        _begin(streams, cwd, env)
+        before()
+        status = main(words)
+        threading._shutdown()  # type: ignore[attr-defined]  # as Python waits at its end for threads that are no daemons
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(status)
+
+
+def _begin(streams: Sequence[int], cwd: Path | None, env: Mapping[str, str] | None) -> None:
+    """Be in that folder, with that environment and these streams alone."""
+    for number, stream in enumerate(streams):
+        os.dup2(stream, number)
+    os.chdir(cwd or ".")
+    if env is not None:
+        os.environ.clear()
+        os.environ.update(env)
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        stream = open(number, "w" if number else "r", buffering=1, encoding="utf-8", closefd=False)  # noqa: SIM115
+        setattr(sys, name, stream)
+        setattr(sys, f"__{name}__", stream)
 
 
 def _under_launcher(script: Script, python: Interpreter, torchrun: Torchrun) -> Launch:

@@ -23,6 +23,7 @@ SAMPLE = str(RECORDED)
 WIDE = ((1, 2), (2, 5000), (3, 3))  # the rule's last digit, and its places
 
 
+@pytest.mark.usefixtures("here")
 def test_a_report_has_the_figures_of_the_command_and_the_next_step() -> None:
     answer = Calls().report(SAMPLE)
     whole = json.loads(in_process.dptune("report", SAMPLE, "--no-cache", "--format", "json").stdout)
@@ -120,6 +121,7 @@ def test_scripts_run_only_where_the_user_allowed_it() -> None:
         (lambda calls: calls.report("nowhere.json"), "nowhere.json"),
     ],
 )
+@pytest.mark.usefixtures("here")
 def test_refusals(call, message: str) -> None:
     with pytest.raises(CallError) as refused:
         call(Calls(allow_run=True))

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from dptune.agents.calls import Calls
 from dptune.capture import processes
 
 from ..prove.test_engine import left_in  # noqa: TID252 - tests are no installed package
@@ -17,12 +18,16 @@ from ..prove.test_engine import left_in  # noqa: TID252 - tests are no installed
 SAMPLE = str(Path(__file__).parents[1] / "rules" / "recorded" / "runs" / "unused-gradients")
 
 
-async def test_a_client_lists_the_tools_reads_a_report_and_is_refused_a_run(tmp_path: Path) -> None:
+@pytest.mark.usefixtures("here")
+@pytest.mark.parametrize("over", ["memory", pytest.param("stdio", marks=pytest.mark.thorough)])
+async def test_a_client_lists_the_tools_reads_a_report_and_is_refused_a_run(tmp_path: Path, over: str) -> None:
     pytest.importorskip("mcp.server.mcpserver", reason="the server needs the extra mcp")
     import mcp  # half a second in every process that collects tests
 
+    from dptune.agents.server import server
+
     started = mcp.StdioServerParameters(command=sys.executable, args=["-m", "dptune", "mcp"], cwd=str(tmp_path))
-    async with mcp.Client(started) as client:
+    async with mcp.Client(started if over == "stdio" else server(Calls())) as client:
         tools = {tool.name: tool for tool in (await client.list_tools()).tools}
         assert {*tools} == {
             *("report", "explain", "what_if", "compare", "check", "verify"),

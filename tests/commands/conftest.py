@@ -2,10 +2,15 @@ from __future__ import annotations
 
 import gzip
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from dptune.advice import Report
+from dptune.commands.shared import reading
+from dptune.trace.run import Run
 
 
 def gpu_events(rank: int) -> list[dict[str, Any]]:
@@ -56,3 +61,22 @@ def traces(tmp_path: Path) -> Path:
     for rank in range(2):
         write_trace(folder / f"rank{rank}_trace.json", rank)
     return folder
+
+
+@pytest.fixture
+def read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is read again with the same options while no file of it has changed is as it was."""
+    read, kept = reading.run_and_report, dict[str, tuple[Run, Report]]()
+
+    def once(paths: Sequence[str], *more: Any, engine: Any = None, **options: Any) -> tuple[Run, Report]:
+        if not paths:  # the latest recording, whichever that is by now
+            return read(paths, *more, engine=engine, **options)
+        files = [file for path in paths for file in (Path(path), *Path(path).rglob("*"))]
+        stamps = [(str(file), file.stat().st_mtime_ns, file.stat().st_size) for file in files if file.exists()]
+        key = repr((Path.cwd(), paths, more, options, sorted(stamps)))
+        if key not in kept:
+            kept[key] = read(paths, *more, engine=engine, **options)
+        run, report = kept[key]
+        return run, report.model_copy(deep=True)
+
+    monkeypatch.setattr(reading, "run_and_report", once)

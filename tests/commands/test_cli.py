@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import platform
@@ -198,7 +199,7 @@ def test_an_interruption_ends_with_130(verb: ModuleType, capsys: pytest.CaptureF
     assert capsys.readouterr().err == "dptune: interrupted\n"
 
 
-@pytest.mark.parametrize("words", [["--help"], ["rules", "list"]])
+@pytest.mark.parametrize("words", [["--help"], pytest.param(["rules", "list"], marks=pytest.mark.thorough)])
 def test_a_reader_that_left_is_no_error(words: list[str]) -> None:
     read, write = os.pipe()
     os.close(read)
@@ -218,52 +219,80 @@ def shell(command: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize(
     ("words", "where"),
     [
-        ("report TRACES", ">/dev/full"),
-        ("check TRACES", ">&-"),
         ("--help", ">/dev/full"),
+        ("report --help", ">&-"),
         *(
             pytest.param(words, where, marks=pytest.mark.thorough)
             for words, where in (
+                ("report TRACES", ">/dev/full"),
                 ("report TRACES", ">&-"),
                 ("check TRACES", ">/dev/full"),
+                ("check TRACES", ">&-"),
                 ("rules list", ">/dev/full"),
                 ("rules list", ">&-"),
                 ("--help", ">&-"),
                 ("report --help", ">/dev/full"),
-                ("report --help", ">&-"),
             )
         ),
     ],
 )
 def test_output_that_cannot_be_written_is_said_and_never_reads_as_a_gate(words: str, where: str, traces: Path) -> None:
     done = shell(f"dptune {words} {where}".replace("TRACES", str(traces)))
-    assert done.returncode == 2
-    first, second = done.stderr.splitlines()
+    not_written(done.returncode, done.stderr)
+
+
+def not_written(status: int, stderr: str) -> None:
+    """It is said, and the status is that of no gate."""
+    assert status == 2
+    first, second = stderr.splitlines()
     assert first.startswith("dptune: error: cannot write to stdout: ")
     assert second.startswith("hint: ")
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+@pytest.mark.parametrize(("verb", "stdout"), [("report", "/dev/full"), ("check", None)])
+def test_figures_that_cannot_be_written_are_said_and_never_read_as_a_gate(
+    verb: str, stdout: str | None, traces: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In this process; without a stdout Python has none."""
+    stream = open(stdout, "w", encoding="utf-8") if stdout else None  # noqa: SIM115 - closing it fails as well
+    monkeypatch.setattr(sys, "stdout", stream)
+    status = main([verb, str(traces)])
+    if stream:
+        with contextlib.suppress(OSError):
+            stream.close()
+    not_written(status, capsys.readouterr().err)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 @pytest.mark.parametrize(
-    "where",
+    ("words", "where"),
     [
-        "2>/dev/full",
-        ">&- 2>&-",
+        ("reprot", "2>/dev/full"),
+        ("reprot", ">&- 2>&-"),
         *(
-            pytest.param(where, marks=pytest.mark.thorough)
-            for where in (">&-", ">/dev/full", "2>&-", ">/dev/full 2>/dev/full")
+            pytest.param("check nope", where, marks=pytest.mark.thorough)
+            for where in ("2>/dev/full", ">&- 2>&-", ">&-", ">/dev/full", "2>&-", ">/dev/full 2>/dev/full")
         ),
     ],
 )
-def test_an_error_that_cannot_be_told_keeps_its_status(where: str) -> None:
-    done = shell(f"dptune check nope {where}")
+def test_an_error_that_cannot_be_told_keeps_its_status(words: str, where: str) -> None:
+    done = shell(f"dptune {words} {where}")
     assert done.returncode == 2
     assert done.stdout == ""
     assert "Traceback" not in done.stderr
     assert "Exception ignored" not in done.stderr
 
 
-def test_a_report_into_a_file_needs_no_stdout(traces: Path, tmp_path: Path) -> None:
+def test_a_report_into_a_file_needs_no_stdout(traces: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where it is closed Python has none."""
+    monkeypatch.setattr(sys, "stdout", None)
+    assert main(["report", str(traces), "-o", f"{tmp_path}/out.txt"]) == 0
+    assert "ms/step" in (tmp_path / "out.txt").read_text(encoding="utf-8")
+
+
+@pytest.mark.thorough
+def test_a_report_into_a_file_needs_no_stdout_of_its_process(traces: Path, tmp_path: Path) -> None:
     done = shell(f"dptune report '{traces}' -o '{tmp_path}/out.txt' >&-")
     assert done.returncode == 0
     assert "ms/step" in (tmp_path / "out.txt").read_text(encoding="utf-8")

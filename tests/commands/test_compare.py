@@ -20,6 +20,7 @@ from dptune.trace import load
 
 ROOT = Path(__file__).resolve().parents[2]
 SAMPLE = ROOT / "tests" / "rules" / "recorded" / "runs" / "same-order"  # a small one
+pytestmark = pytest.mark.usefixtures("read_once")
 
 
 @pytest.fixture(autouse=True)

@@ -5,7 +5,6 @@ import io
 import json
 import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
@@ -23,7 +22,9 @@ from dptune.runfile.origin import Origin
 from dptune.runfile.paths import RUN_JSON
 from dptune.runfile.record import RunRecord
 
-SAMPLE = Path(__file__).parents[2] / "sample_traces" / "healthy"
+from .. import in_process  # noqa: TID252 - tests are no installed package
+
+SAMPLE = Path(__file__).parents[1] / "rules" / "recorded" / "runs" / "same-order"  # a small one
 SET = ("--set", "ddp.bucket_cap_mb=1")
 OTHERS = {"machine": "0123456789abcdef", "user": "fedcba9876543210"}
 of_users = pytest.mark.skipif(not hasattr(os, "geteuid"), reason="the platform knows no users")
@@ -151,20 +152,23 @@ def test_on_a_terminal_it_asks(planted, answer, executed):
 
     planted.says(origin=OTHERS)
     ours, theirs = pty.openpty()
-    words = [sys.executable, "-m", "dptune", "verify", str(planted.folder), *SET]
-    with subprocess.Popen(words, stdin=theirs, stdout=subprocess.PIPE, stderr=theirs) as process:
-        os.close(theirs)
-        os.write(ours, f"{answer}\n".encode())
-        printed = b""
-        try:
-            while more := os.read(ours, 4096):
-                printed += more
-        except OSError:  # the other end was closed
-            pass
-        stdout = process.stdout.read()
+    out = planted.folder.parent / "stdout"
+    with out.open("w") as stdout:
+        words = ("verify", str(planted.folder), *SET)
+        process = in_process.forked(
+            *words, streams=(theirs, stdout.fileno(), theirs), before=lambda: os.closerange(3, max(ours, theirs) + 1)
+        )
+    os.close(theirs)
+    os.write(ours, f"{answer}\n".encode())
+    printed = b""
+    try:
+        while more := os.read(ours, 4096):
+            printed += more
+    except OSError:  # the other end was closed
+        pass
     os.close(ours)
-    assert process.returncode in ((2,) if not executed else (0, 1, 2))
-    assert stdout == b""
+    assert process.wait() in ((2,) if not executed else (0, 1, 2))
+    assert out.read_text() == ""
     assert planted.executed is executed
     assert b"run it? [y/N]" in printed
     assert (b"was run\r\n" in printed) is not executed

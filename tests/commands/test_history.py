@@ -17,6 +17,7 @@ from dptune.runfile.commit import checked_out
 
 SAMPLES = Path(__file__).parents[2] / "sample_traces"
 RECORDED = Path(__file__).parents[1] / "rules" / "recorded" / "runs"  # small ones
+pytestmark = pytest.mark.usefixtures("read_once")
 
 
 def listed(capsys: pytest.CaptureFixture[str], *words: str) -> History:

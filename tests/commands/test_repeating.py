@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import sysconfig
+import tempfile
 import venv
 from pathlib import Path
 from typing import Any
@@ -54,11 +55,21 @@ def surroundings(**more: str) -> dict[str, str]:
     return {**env, "PYTHONPATH": str(WITHOUT_COMPILER), **more}
 
 
-def run(*words: str, cwd: Path, **more: str) -> subprocess.CompletedProcess[str]:
+@pytest.fixture(autouse=True)
+def without_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where the user has activated none."""
+    monkeypatch.delenv("VIRTUAL_ENV", raising=False)
+
+
+def here(*words: str, cwd: Path, **more: str) -> subprocess.CompletedProcess[str]:
+    return in_process.dptune("compare", *words, cwd=cwd, PYTHONPATH=str(WITHOUT_COMPILER), **more)
+
+
+def run(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "dptune", "compare", *words],
         cwd=cwd,
-        env=surroundings(**more),
+        env=surroundings(),
         capture_output=True,
         text=True,
         timeout=900,
@@ -197,9 +208,10 @@ def test_trials_after_the_last_look_are_not_made(
     assert said in told
 
 
-def test_a_commit_without_the_folder_is_named_with_it(tmp_path: Path) -> None:
+def test_a_commit_without_the_folder_is_named_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     place = repository(tmp_path / "repository", {"a.py": ""}, {"sub/train.py": ""})
-    done = run("--script", "train.py", "HEAD~1", "HEAD", cwd=place / "sub", TMPDIR=str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    done = here("--script", "train.py", "HEAD~1", "HEAD", cwd=place / "sub")
     assert done.returncode == 2
     assert done.stderr.startswith("dptune: error: HEAD~1 has no folder sub/\n"), done.stderr
     assert worktrees(place) == 1
@@ -208,11 +220,13 @@ def test_a_commit_without_the_folder_is_named_with_it(tmp_path: Path) -> None:
 
 def test_a_commit_without_the_script_is_named(tmp_path: Path) -> None:
     place = repository(tmp_path / "repository", {"a.py": ""}, {"train.py": ""})
-    done = run("--script", "train.py", "HEAD~1", "HEAD", cwd=place)
+    done = here("--script", "train.py", "HEAD~1", "HEAD", cwd=place)
     assert done.stderr.startswith("dptune: error: HEAD~1: no such script: train.py\n"), done.stderr
 
 
-def test_what_was_checked_out_by_a_process_that_was_killed_is_removed(tmp_path: Path) -> None:
+def test_what_was_checked_out_by_a_process_that_was_killed_is_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """But not what is another's: of a process that runs, of another machine, of no process, of another repository."""
     pytest.importorskip("torch", reason="trials need torch")
     place = repository(tmp_path / "repository", {"train.py": "import time; time.sleep(300)"}, {"b.py": ""})
@@ -225,22 +239,25 @@ def test_what_was_checked_out_by_a_process_that_was_killed_is_removed(tmp_path: 
         (temporary / name / "tree").mkdir(parents=True)
     (temporary / f"dptune-commit-{gone.pid}@{host}-abcdefgh" / "tree").mkdir(parents=True)
     git("worktree", "add", "-q", str(tmp_path / "users"), cwd=place)
-    words = [sys.executable, "-m", "dptune", "compare", "--script", "train.py", "HEAD~1", "HEAD"]
-    process = subprocess.Popen(
-        words, cwd=place, env=surroundings(TMPDIR=str(temporary)), stderr=subprocess.PIPE, start_new_session=True
-    )
-    assert process.stderr is not None
-    for line in process.stderr:
-        if line.startswith(b"dptune: trial 1"):
-            break
-    os.killpg(process.pid, signal.SIGKILL)
-    process.communicate()
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    words = ("compare", "--script", "train.py", "HEAD~1", "HEAD")
+    read, write = os.pipe()
+    with open(os.devnull, "r+b") as nothing:
+        streams = (nothing.fileno(), nothing.fileno(), write)
+        process = in_process.forked(*words, streams=streams, cwd=place, env=surroundings(TMPDIR=str(temporary)))
+    os.close(write)
+    with open(read, "rb") as errors:
+        for line in errors:
+            if line.startswith(b"dptune: trial 1"):
+                break
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
     left = {path.name for path in temporary.iterdir()} - set(kept)
     assert {name.rpartition("-")[0] for name in left} == {f"dptune-commit-{process.pid}@{host}"}
     assert len(left) == 2
     assert worktrees(place) == 4
     (tmp_path / "users").rename(tmp_path / "moved")  # which is no reason to forget it
-    done = run("--script", "gone.py", "HEAD~1", "HEAD", cwd=place, TMPDIR=str(temporary))
+    done = here("--script", "gone.py", "HEAD~1", "HEAD", cwd=place)
     assert "no such script" in done.stderr
     assert {path.name for path in temporary.iterdir()} == set(kept)
     assert worktrees(place) == 2
@@ -266,7 +283,7 @@ def test_a_package_that_both_sides_take_from_one_place_is_told(tmp_path: Path, e
     (environment / "tests").mkdir()
     (environment / "tests" / "__init__.py").write_text("")
     python = ("--python", str(tmp_path / "environment" / "bin" / "python"))
-    done = run("--script", "train.py", "HEAD~1", "HEAD", *python, cwd=place)
+    done = here("--script", "train.py", "HEAD~1", "HEAD", *python, cwd=place)
     assert done.returncode == 1, done.stderr
     (warning,) = [line for line in done.stderr.splitlines() if "warning" in line]
     assert warning == (
@@ -275,7 +292,7 @@ def test_a_package_that_both_sides_take_from_one_place_is_told(tmp_path: Path, e
     )
 
     git("worktree", "add", "-q", "../changed", "HEAD~1", cwd=place)
-    done = run("--script", "train.py", ".", "../changed", *python, cwd=place)
+    done = here("--script", "train.py", ".", "../changed", *python, cwd=place)
     assert f"dptune: warning: ../changed would import other from {place}/src/other, own from" in done.stderr
 
 
@@ -286,7 +303,7 @@ def test_a_package_that_is_installed_as_a_copy_is_told(tmp_path: Path, environme
         (environment / name).mkdir()
         (environment / name / "__init__.py").write_text("")
     python = ("--python", str(tmp_path / "environment" / "bin" / "python"))
-    done = run("--script", "train.py", "HEAD~1", "HEAD", *python, cwd=place)
+    done = here("--script", "train.py", "HEAD~1", "HEAD", *python, cwd=place)
     (warning,) = [line for line in done.stderr.splitlines() if "warning" in line]
     assert warning.startswith(f"dptune: warning: HEAD~1 and HEAD would import own from {environment}/own, not from")
 
@@ -297,8 +314,8 @@ def test_a_package_beside_the_script_is_its_own(tmp_path: Path, environment: Pat
     place = repository(tmp_path / "repository", first, {"own/__init__.py": "VALUE = 2\n"})
     (environment / "__editable__.own.pth").write_text(f"{place}\n")
     python = ("--python", str(tmp_path / "environment" / "bin" / "python"))
-    done = run("--script", "train.py", "HEAD~1", "HEAD", *python, cwd=place)
+    done = here("--script", "train.py", "HEAD~1", "HEAD", *python, cwd=place)
     assert done.returncode == 1
     assert "warning" not in done.stderr
-    done = run("--script", "scripts/train.py", "HEAD~1", "HEAD", *python, cwd=place)
+    done = here("--script", "scripts/train.py", "HEAD~1", "HEAD", *python, cwd=place)
     assert f"would import own from {place}/own" in done.stderr

@@ -15,8 +15,9 @@ from pathlib import Path
 import pytest
 
 from dptune.advice import Report
+from dptune.advise import asking
 
-from .. import in_process  # noqa: TID252 - tests are no installed package
+from .. import forks, in_process  # noqa: TID252 - tests are no installed package
 
 SAMPLE = str(Path(__file__).parents[1] / "rules" / "recorded" / "runs" / "unused-gradients-mended")
 RULE = '''"""A rule.
@@ -91,12 +92,19 @@ BROKEN = (
 )
 
 
-def test_a_report_names_what_is_broken_on_stderr_and_its_json_is_whole(
-    installed: dict[str, str], tmp_path: Path
-) -> None:
-    """In a process of its own."""
+def test_a_report_names_what_is_broken_on_stderr_and_its_json_is_whole(dptune: Dptune) -> None:
+    done = dptune("report", SAMPLE, "--no-cache", "--format", "json")
+    broken_but_whole(done)
+
+
+@pytest.mark.thorough
+def test_a_report_in_a_process_of_its_own_names_what_is_broken(installed: dict[str, str], tmp_path: Path) -> None:
     words = [sys.executable, "-m", "dptune", "report", SAMPLE, "--no-cache", "--format", "json"]
-    done = subprocess.run(words, capture_output=True, text=True, env=installed, cwd=tmp_path, check=False)
+    broken_but_whole(subprocess.run(words, capture_output=True, text=True, env=installed, cwd=tmp_path, check=False))
+
+
+def broken_but_whole(done: subprocess.CompletedProcess[str]) -> None:
+    """The report is all that is on stdout, and what is broken is named."""
     report = Report.model_validate_json(done.stdout)
     assert done.stderr.splitlines() == ["imported acme", "asked speaks", "asked fails", *BROKEN]
     assert done.returncode == 0
@@ -133,25 +141,31 @@ def test_a_rule_is_explained_with_its_marks_as_text(dptune: Dptune) -> None:
     assert done.returncode == 0
 
 
+def forked(env: dict[str, str], folder: Path, stdout: Path, stderr: Path, limit_s: float = 30.0) -> forks.Forked:
+    """A report on the sample in a process of its own that finds what is installed there."""
+
+    def find_the_pack() -> None:
+        sys.path.insert(0, env["PYTHONPATH"])
+        asking.LIMIT_S = limit_s
+
+    words = ("report", SAMPLE, "--no-cache", "--format", "json")
+    with open(os.devnull) as nothing, stdout.open("w") as out, stderr.open("w") as err:
+        streams = (nothing.fileno(), out.fileno(), err.fileno())
+        return in_process.forked(*words, streams=streams, cwd=folder, env=env, before=find_the_pack)
+
+
 def test_rules_that_do_not_end_are_named_and_the_process_ends(install: Install, tmp_path: Path) -> None:
     """With less time for a rule than the 30 s it has."""
-    words = ["report", SAMPLE, "--no-cache", "--format", "json"]
-    code = f"""if True:
-        import sys
-        from dptune.advise import asking
-        from dptune.cli import main
-        asking.LIMIT_S = 0.5
-        sys.exit(main({words!r}))"""
-    env = install(loops=LOOPS, sleeps=SLEEPS)
-    command = [sys.executable, "-c", code]
-    done = subprocess.run(command, capture_output=True, text=True, env=env, cwd=tmp_path, check=True, timeout=900)
-    report = Report.model_validate_json(done.stdout)
+    out, err = tmp_path / "stdout", tmp_path / "stderr"
+    process = forked(install(loops=LOOPS, sleeps=SLEEPS), tmp_path, out, err, limit_s=0.5)
+    assert process.wait(900) == 0, err.read_text()
+    report = Report.model_validate_json(out.read_text())
     why = "it did not end within 0.5 s"
     assert [(one.rule, one.reason) for one in report.skipped if one.rule.startswith("ACME")] == [
         ("ACME003", why),
         ("ACME004", why),
     ]
-    assert done.stderr.splitlines()[-2:] == [
+    assert err.read_text().splitlines()[-2:] == [
         f"dptune: warning: {code} (acme 1.0) could not run: {why}" for code in ("ACME003", "ACME004")
     ]
 
@@ -163,16 +177,14 @@ def test_rules_that_do_not_end_are_named_and_the_process_ends(install: Install, 
 def test_ctrl_c_ends_the_command_in_a_rule_that_does_not_end(
     install: Install, tmp_path: Path, module: str, begun: str
 ) -> None:
-    words = [sys.executable, "-u", "-m", "dptune", "report", SAMPLE, "--no-cache", "--format", "json"]
-    env, log = install(rule=module), tmp_path / "stderr"
-    with log.open("w") as stderr:
-        process = subprocess.Popen(words, env=env, cwd=tmp_path, stdout=subprocess.PIPE, stderr=stderr, text=True)
+    out, log = tmp_path / "stdout", tmp_path / "stderr"
+    process = forked(install(rule=module), tmp_path, out, log)
     try:
-        while begun not in log.read_text() and process.poll() is None:
+        while (not log.exists() or begun not in log.read_text()) and process.poll() is None:
             time.sleep(0.05)
-        process.send_signal(signal.SIGINT)
-        out, _ = process.communicate(timeout=900)
+        os.kill(process.pid, signal.SIGINT)
+        status = process.wait(900)
     finally:
         process.kill()
-    assert (process.returncode, out) == (130, "")
+    assert (status, out.read_text()) == (130, "")
     assert "dptune: interrupted\n" in log.read_text()

@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import re
 import signal
 import sys
 import threading
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from unittest import mock
 
 import pytest
 
 from dptune.cli import main
+from dptune.commands import report
 from dptune.present.quit_key import quits_at_key
 
-pty = pytest.importorskip("pty")
+from .. import in_process  # noqa: TID252 - tests are no installed package
 
+pty = pytest.importorskip("pty")
+fcntl, termios = pytest.importorskip("fcntl"), pytest.importorskip("termios")
 
 SHELL = {name: value for name, value in os.environ.items() if name not in {"CI", "NO_COLOR", "COLUMNS", "LINES"}}
 
@@ -25,10 +31,10 @@ SHELL = {name: value for name, value in os.environ.items() if name not in {"CI",
 class Terminal:
     """What a command wrote to a terminal, and how it ended; a pseudo-terminal is read until nobody has it open."""
 
-    def __init__(self, keys: bytes = b"", *, at_once: bool = False) -> None:
+    def __init__(self, keys: bytes = b"", after: Sequence[bytes] = ()) -> None:
         self.seen = b""
         self.status = -1
-        self._keys, self._at_once = keys, at_once
+        self._keys, self._after = keys, after
 
     @property
     def text(self) -> str:
@@ -36,8 +42,6 @@ class Terminal:
         return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", self.seen.decode(errors="replace")).replace("\r\n", "\n")
 
     def read(self, terminal: int) -> None:
-        if self._at_once:
-            os.write(terminal, self._keys)
         while True:
             try:
                 piece = os.read(terminal, 65536)
@@ -46,25 +50,41 @@ class Terminal:
             if not piece:
                 break
             self.seen += piece
-            if self._keys and not self._at_once and b"Limits" in self.seen and b"Quit" in self.seen:
+            if self._keys and all(word in self.seen for word in self._after):
                 os.write(terminal, self._keys)
                 self._keys = b""
         os.close(terminal)
 
 
 def started(
-    words: list[str], *, keys: bytes = b"", at_once: bool = False, stdout: Path | None = None, **environment: str
+    words: list[str],
+    *,
+    keys: bytes = b"",
+    after: Sequence[bytes] = (b"Limits", b"Quit"),
+    stdout: Path | None = None,
+    before: Callable[[], object] = lambda: None,
+    **environment: str,
 ) -> Terminal:
-    """The command in a process of its own, which has nothing but the terminal."""
-    child, terminal = pty.fork()
-    if child == 0:
-        if stdout:
-            os.dup2(os.open(stdout, os.O_WRONLY | os.O_CREAT), 1)
-        command = [sys.executable, "-m", "dptune", *words]
-        os.execve(sys.executable, command, {**SHELL, "TERM": "xterm-256color", **environment})
-    shown = Terminal(keys, at_once=at_once)
+    """The command in a process of its own, which has nothing but the terminal, and calls `before` first.
+
+    `keys` are typed once the words of `after` are on the screen.
+    """
+    terminal, theirs = pty.openpty()
+    out = os.open(stdout, os.O_WRONLY | os.O_CREAT) if stdout else os.dup(theirs)
+    env = {**SHELL, "TERM": "xterm-256color", **environment}
+
+    def take_the_terminal() -> None:
+        fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+        for number in (terminal, theirs, out):
+            os.close(number)
+        before()
+
+    process = in_process.forked(*words, streams=(theirs, out, theirs), env=env, before=take_the_terminal)
+    for number in (theirs, out):
+        os.close(number)
+    shown = Terminal(keys, after)
     shown.read(terminal)
-    shown.status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    shown.status = process.wait()
     return shown
 
 
@@ -94,16 +114,21 @@ def test_a_terminal_gets_the_full_screen_report_and_q_leaves_it(traces: Path) ->
 
 
 def test_q_leaves_the_report_while_it_loads(traces: Path) -> None:
-    shown = started(["report", str(traces)], keys=b"xq", at_once=True)
-    assert shown.status == 0
+    def load_for_long(args: object) -> None:
+        print("loading", flush=True)
+        for _ in range(3000):
+            time.sleep(0.1)  # a single long one would miss an interrupt that comes just before it
+        pytest.fail("it was not left")
+
+    loads = functools.partial(setattr, report, "_read", load_for_long)
+    shown = started(["report", str(traces)], keys=b"xq", after=[b"loading"], before=loads)
+    assert shown.status == 0, shown.text
     assert "\x1b[?1049h" not in shown.seen.decode()
     assert "interrupted" not in shown.text
 
 
 @pytest.mark.parametrize(("typed", "ends"), [(b"q", True), (b"Q", True), (b"", False), (b"xyz", False)])
 def test_the_terminal_is_afterwards_as_it_was(typed: bytes, ends: bool) -> None:
-    import termios
-
     ours, theirs = pty.openpty()
     before = termios.tcgetattr(theirs)
     reached = False

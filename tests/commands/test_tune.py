@@ -8,6 +8,7 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -22,7 +23,7 @@ from dptune.tune.options import OPTIONS, Options
 from dptune.tune.result import Plan, Tuning
 from dptune.tune.timed import Timed
 
-from .. import in_process  # noqa: TID252 - tests are no installed package
+from .. import in_process, reading  # noqa: TID252 - tests are no installed package
 
 ROOT = Path(__file__).parents[2]
 SAMPLE = ROOT / "sample_traces" / "starved_loader"
@@ -38,7 +39,9 @@ TUNE = ("tune", "--run", "run", "--yes", "--time-limit", "1h")
 
 @pytest.fixture(scope="module")
 def read() -> tuple[Any, ...]:
-    return tune._read(SAMPLE)
+    found = reading.run_and_report_of(SAMPLE)  # as many tests do
+    with mock.patch("dptune.commands.shared.reading.run_and_report", return_value=found):
+        return tune._read(SAMPLE)
 
 
 @pytest.fixture

@@ -10,17 +10,22 @@ import pytest
 
 from dptune import demo
 from dptune.cli import main
+from dptune.commands.shared import reading as commands_reading
 from dptune.commands.verify import _change, _made_since
 from dptune.patch.diff import patched
+
+from .. import reading  # noqa: TID252 - tests are no installed package
 
 DEMO = Path(demo.__file__).parent / "train.py"
 SAMPLE = Path(__file__).parents[2] / "sample_traces" / "accumulation_without_no_sync"
 
 
 @pytest.fixture
-def recorded(tmp_path: Path) -> Path:
-    """The sample, where a cache may be written beside it."""
-    return shutil.copytree(SAMPLE, tmp_path / "run")
+def recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The sample, where a proof may be written beside it; the report on it is that on the sample itself."""
+    run = shutil.copytree(SAMPLE, tmp_path / "run")
+    monkeypatch.setattr(commands_reading, "report_of", lambda paths: {str(run): reading.reported(SAMPLE)}[paths[0]])
+    return run
 
 
 def test_advice_is_kept_by_its_code_however_it_is_named(recorded: Path) -> None:

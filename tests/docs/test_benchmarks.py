@@ -298,6 +298,14 @@ def test_other_benchmarks_of_rules_are_summed_up() -> None:
     assert f"Of the public traces {len(judged)} could be judged" in " ".join(page.split())
 
 
+_read = functools.cache(Path.read_text)
+
+
+def _read_text(path: Path, *how: str, **more: str) -> str:
+    """Each script and each result is read once: tables of many draws look at the same ones."""
+    return _read(path, *how, **more)
+
+
 @functools.cache
 def table_of(benchmark: str, *options: str) -> str:
     """What the script of a benchmark prints with --table, from results that are kept."""
@@ -306,6 +314,7 @@ def table_of(benchmark: str, *options: str) -> str:
     with (
         mock.patch.object(sys, "argv", [str(script), "--table", *options]),
         mock.patch.object(sys, "path", [str(script.parent), *sys.path]),
+        mock.patch.object(Path, "read_text", _read_text),
         contextlib.redirect_stdout(printed),
     ):
         runpy.run_path(str(script), run_name="__main__")

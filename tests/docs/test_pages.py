@@ -1,7 +1,9 @@
 """The documentation says what the code does: generated pages are complete, and the example rule works."""
 
+import contextlib
 import importlib
 import importlib.util
+import io
 import json
 import os
 import re
@@ -18,7 +20,7 @@ from dptune.measured import Account, AccumulationFigures, InputFigures, MatmulFi
 from dptune.rule import Missing, RunView
 from dptune.trace.loading.reading import LEAST_BYTES
 
-from .. import in_process  # noqa: TID252 - tests are no installed package
+from .. import forks, in_process  # noqa: TID252 - tests are no installed package
 
 DOCS = Path(__file__).parents[2] / "docs"
 TESTS = Path(__file__).parents[1]
@@ -75,16 +77,17 @@ def trace(copy_ns: int | None) -> RunView:
 
 @pytest.fixture
 def large_traces(tmp_path: Path) -> Path:
-    """Two ranks with kernels, in files so large that several processes read them."""
+    """Two ranks with kernels, in files so large that several processes read them, not of many kernels."""
     folder = tmp_path / "traces"
     folder.mkdir()
     for rank in range(2):
-        kernel = {"ph": "X", "cat": "kernel", "name": "k", "pid": 0, "tid": 7, "dur": 2, "args": {"grid": [rank, 1, 1]}}
+        args = {"grid": [rank, 1, 1], "of no use": "-" * 1000}
+        kernel = {"ph": "X", "cat": "kernel", "name": "k", "pid": 0, "tid": 7, "dur": 2, "args": args}
         text = json.dumps(
             {
                 "schemaVersion": 1,
                 "distributedInfo": {"backend": "nccl", "rank": rank, "world_size": 2},
-                "traceEvents": [{**kernel, "ts": 10 * n} for n in range(20_000)],
+                "traceEvents": [{**kernel, "ts": 10 * n} for n in range(2_000)],
             }
         )
         (folder / f"rank{rank}.json").write_text(text, encoding="utf-8")
@@ -95,26 +98,24 @@ def large_traces(tmp_path: Path) -> Path:
 def test_the_examples_of_reading_traces_run_as_scripts(large_traces: Path, tmp_path: Path) -> None:
     examples = re.findall(r"^```python\n(.*?)^```", (DOCS / "reading-traces.md").read_text("utf-8"), re.M | re.S)
     recipe, alone, arguments, several = examples
-    folder = tmp_path / "recipe"
-    folder.mkdir()
     script = "import torch\nloader = range(20)\ntrain_step = lambda batch: torch.ones(8) * batch\n"
-    env = {**os.environ, "PYTHONPATH": str(TESTS / "without_compiler")}
-    subprocess.run([sys.executable, "-c", script + recipe], cwd=folder, env=env, capture_output=True, check=True)
-    (written,) = (folder / "traces").glob("*.pt.trace.json")
+    (tmp_path / "recipe.py").write_text(script + recipe, encoding="utf-8")
+    env = {**os.environ, "PYTHONPATH": forks.WITHOUT_COMPILER}
+    done = forks.run("recipe.py", cwd=tmp_path, env=env)
+    assert done.returncode == 0, done.stderr
+    (written,) = (tmp_path / "traces").glob("*.pt.trace.json")
     assert len(set(re.findall(r"ProfilerStep#\d+", written.read_text("utf-8")))) == 6
-    arguments = re.sub(r"^arguments\(.*\)", r"print(\g<0>[:2])", arguments, flags=re.M)
-    first, second = _output(large_traces.parent, f"{alone}\n{arguments}").splitlines()
-    assert first == "40000000 ns in 20000 kernels"  # of 2 us each
-    assert second == "[{'grid': [0, 1, 1]}, {'grid': [0, 1, 1]}]"
-    assert _output(large_traces.parent, several) == "2 ranks\n"
-
-
-def _output(folder: Path, code: str) -> str:
-    script = folder / "script.py"
-    script.write_text(code, encoding="utf-8")
-    done = subprocess.run([sys.executable, script], cwd=folder, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
-    return done.stdout
+    written.unlink()
+    arguments = re.sub(r"^arguments\(.*\)", r"print([each['grid'] for each in \g<0>[:2]])", arguments, flags=re.M)
+    with contextlib.chdir(large_traces.parent), contextlib.redirect_stdout(io.StringIO()) as printed:
+        exec(f"{alone}\n{arguments}", {})
+    first, second = printed.getvalue().splitlines()
+    assert first == "4000000 ns in 2000 kernels"  # of 2 us each
+    assert second == "[[0, 1, 1], [0, 1, 1]]"
+    script_of_several = tmp_path / "several.py"  # started: what it starts imports it
+    script_of_several.write_text(several, encoding="utf-8")
+    done = subprocess.run([sys.executable, "several.py"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "2 ranks\n", "")
 
 
 def test_the_example_rule_is_skipped_where_what_it_asks_for_is_missing(example: ModuleType) -> None:

@@ -31,9 +31,12 @@ def test_the_diff_of_the_tutorial_is_what_is_printed(tmp_path: Path) -> None:
 
 
 @pytest.mark.records
-def test_its_script_has_the_problem_that_it_says(tmp_path: Path) -> None:
+@pytest.mark.parametrize("width", ["64", pytest.param("1024", marks=pytest.mark.thorough)])
+def test_its_script_has_the_problem_that_it_says(tmp_path: Path, width: str) -> None:
+    """With its layers as wide as it has them, or narrow ones, which are computed in a tenth of the time."""
     pytest.importorskip("torch", reason="recording needs torch")
-    (tmp_path / "train.py").write_text(SCRIPT, encoding="utf-8")
+    assert SCRIPT.count("1024") == 4
+    (tmp_path / "train.py").write_text(SCRIPT.replace("1024", width), encoding="utf-8")
     windows = ("--warmup", "1", "--untraced", "3", "--light", "3", "--detailed", "0", "--no-links", "--run-dir", "run")
     words = ("profile", "-q", *windows, "--nproc-per-node", "2", "train.py")
     env = {**os.environ, "PYTHONPATH": str(DOCS.parent / "tests" / "without_compiler")}

@@ -25,7 +25,7 @@ import time
 import traceback
 import warnings
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -189,7 +189,7 @@ def _hang(*_: object) -> None:
     raise Hang
 
 
-def run(found: dict[str, RankSet], numbers: range, seed: int, tally: Tally, jobs: int = 1) -> Iterator[Tally]:
+def run(found: dict[str, RankSet], numbers: Sequence[int], seed: int, tally: Tally, jobs: int = 1) -> Iterator[Tally]:
     """Judge sets in `jobs` processes, which share the memory of `found`; the tally after each, in order."""
     _begun(found, seed)
     with contextlib.ExitStack() as stack:

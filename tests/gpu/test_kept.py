@@ -31,8 +31,10 @@ def _read(folder: Path) -> tuple[Measured, Report]:
 
 # Faults that the card shows as another does, of which a recording is read each time.
 ALIKE = {
-    "planted-fp32-without-TF32",  # as planted-fp64: compute-bound
+    "planted-fp64",  # as predict-base: compute-bound
+    "planted-fp32-without-TF32",
     "planted-naive-attention",
+    "link-default",  # as predict-base: one rank of a model that computes
     "planted-empty_cache-in-every-step",  # as planted-item-in-every-layer: the host waits for the device
 }
 

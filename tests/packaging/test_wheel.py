@@ -38,10 +38,16 @@ def wheel(dist: Path) -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def sdist(dist: Path) -> set[str]:
+def sdist(dist: Path) -> dict[str, str]:
+    """File or folder in the sdist -> its text, for the one that a registry shows; read through once."""
     (path,) = dist.glob("*.tar.gz")
-    with tarfile.open(path) as archive:
-        return {name.partition("/")[2] for name in archive.getnames()}
+    found = {}
+    with tarfile.open(path, "r|gz") as archive:
+        for member in archive:
+            name = member.name.partition("/")[2]
+            file = archive.extractfile(member) if name == "PKG-INFO" else None
+            found[name] = file.read().decode() if file is not None else ""
+    return found
 
 
 def metadata(wheel: dict[str, str], file: str) -> str:
@@ -98,7 +104,9 @@ def test_installing_dptune_never_touches_the_users_torch(wheel: dict[str, str]) 
     assert [r for r in requirements if r.startswith("torch") and "extra == 'profile'" in r]
 
 
-def test_a_registry_shows_the_readme_without_what_only_the_repository_has(wheel: dict[str, str], dist: Path) -> None:
+def test_a_registry_shows_the_readme_without_what_only_the_repository_has(
+    wheel: dict[str, str], sdist: dict[str, str]
+) -> None:
     """Links to files and pictures lead nowhere there; its reader has no checkout."""
     described = message_from_string(metadata(wheel, "METADATA"))
     assert described["Description-Content-Type"] == "text/markdown"
@@ -118,15 +126,12 @@ def test_a_registry_shows_the_readme_without_what_only_the_repository_has(wheel:
     blocks = re.findall(r"^```text\n.*?^```$", readme, re.DOTALL | re.MULTILINE)
     assert len(blocks) > 3
     assert all(block in text for block in blocks)
-    (path,) = dist.glob("*.tar.gz")
-    with tarfile.open(path) as archive:
-        file = archive.extractfile(next(name for name in archive.getnames() if name.endswith("/PKG-INFO")))
-        assert file is not None
-        assert message_from_string(file.read().decode()).get_payload() == text
+    assert message_from_string(sdist["PKG-INFO"]).get_payload() == text
 
 
+@pytest.mark.thorough
 def test_the_wheel_works_without_this_source_tree(dist: Path, tmp_path: Path) -> None:
-    """As pipx and uvx run it: by its entry points, its rules and its packaged run."""
+    """As pipx and uvx run it: by its entry points, its rules and its packaged run; CI runs it so each time."""
     (path,) = dist.glob("*.whl")
     installed = tmp_path / "installed"
     with zipfile.ZipFile(path) as archive:
@@ -151,7 +156,7 @@ def test_the_licence_ships(wheel: dict[str, str]) -> None:
     assert "Apache License" in metadata(wheel, "licenses/LICENSE")
 
 
-def test_the_sdist_can_be_worked_in(sdist: set[str]) -> None:
+def test_the_sdist_can_be_worked_in(sdist: dict[str, str]) -> None:
     assert {
         "pyproject.toml",
         "constraints.txt",
@@ -166,7 +171,7 @@ def test_the_sdist_can_be_worked_in(sdist: set[str]) -> None:
         "advisor/dptune/py.typed",
         "rules/dptune_rules/py.typed",
         "tests/packaging/test_wheel.py",
-    } <= sdist
+    } <= {*sdist}
     assert not [name for name in sdist if "__pycache__" in name or name.startswith((".venv", "dptune-runs"))]
 
 

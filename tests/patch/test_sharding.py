@@ -1,7 +1,6 @@
 """Changes of how a script shards its model, as diffs: other wrapper, units, mesh and policies; and what is refused."""
 
 import os
-from pathlib import Path
 
 import pytest
 
@@ -16,7 +15,6 @@ from dptune.runfile.tensors import TensorFacts
 
 from .. import forks  # noqa: TID252 - tests are no installed package
 
-WITHOUT_COMPILER = Path(__file__).parents[1] / "without_compiler"
 HEAD = "from torch.distributed.fsdp import fully_shard\n"
 WRAPPED = "from torch.nn.parallel import DistributedDataParallel\n"
 UNITS = "fsdp.blocks_per_unit"
@@ -436,13 +434,15 @@ if dist.get_rank() == 0:
     print("trained", kinds[0], units, f"{loss.item():.6f}", kinds.count("CheckpointWrapper"), flush=True)
 """
 RUNS = """\
-import runpy, sys, torch
+import os, runpy, sys, torch
 import torch.distributed as dist
-torch.set_num_threads(1)
-dist.init_process_group("gloo")
+import torch.distributed.fsdp  # what sharding needs is imported for both ranks
+rank = 0 if os.fork() else 1
+dist.init_process_group("gloo", init_method=f"file://{os.getcwd()}/meets", rank=rank, world_size=2)
 for script in sys.argv[1:]:
     runpy.run_path(script)
 dist.destroy_process_group()
+sys.exit(os.waitstatus_to_exitcode(os.wait()[1]) if rank == 0 else 0)
 """
 
 
@@ -466,9 +466,8 @@ def test_patched_scripts_train_the_same_model(tmp_path):
     for name, text in scripts.items():
         (tmp_path / f"{name}.py").write_text(text)
     (tmp_path / "runs.py").write_text(RUNS)
-    words = [str(forks.LAUNCHER), "--standalone", "--nproc-per-node=2", "runs.py"]
-    env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(WITHOUT_COMPILER)}
-    done = forks.run(*words, *(f"{name}.py" for name in scripts), cwd=tmp_path, env=env)
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": forks.WITHOUT_COMPILER}
+    done = forks.run("runs.py", *(f"{name}.py" for name in scripts), cwd=tmp_path, env=env)
     assert done.returncode == 0, done.stderr[-3000:]
     rows = [line.split() for line in done.stdout.splitlines() if line.startswith("trained")]
     # units: 8 + 1 layers and the root; none; 4 blocks and the root; the same modules in pairs; as before

@@ -11,6 +11,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +20,7 @@ from unittest import mock
 
 import pytest
 
-from dptune.prove import trial
+from dptune.prove import judging, trial
 from dptune.prove.result import Trial
 
 from .. import in_process  # noqa: TID252 - tests are no installed package
@@ -149,31 +150,29 @@ SLOWER = ("verify", "base", "--set", "env.PAUSE=0.2", *AMOUNT)  # than 0.01, how
 SLOWER_IN_REPORT = re.compile(r"env\.PAUSE=0\.2: slower: [\d.]+ % more time per step")
 
 
-# dptune on a machine whose cores nobody takes: a trial that is disturbed would be run again.
-UNDISTURBED = """\
-import sys
-from dptune.cli import main
-from dptune.prove import judging
-judging.disturbed = lambda trial: False
-sys.exit(main())
-"""
-
-
 def interrupted_at(line: str, *words: str, cwd: Path) -> int:
-    """The status of a command that gets an interrupt as soon as it shows a line that starts with this."""
-    with subprocess.Popen(
-        [sys.executable, "-c", UNDISTURBED, *words],
-        cwd=cwd,
-        stderr=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        env=surroundings(),
-    ) as process:
-        assert process.stderr is not None
-        assert any(shown.startswith(line) for shown in process.stderr)
-        process.send_signal(signal.SIGINT)
-        process.communicate(timeout=900)
-    return process.returncode
+    """The status of a command that gets an interrupt as soon as it shows a line that starts with this.
+
+    As on a machine whose cores nobody takes: a trial that is disturbed would be run again.
+    """
+    ended, main = threading.Event(), threading.main_thread().ident
+    assert main is not None
+
+    def interrupt() -> None:
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])  # else it may come to this thread
+        while not ended.wait(0.02):
+            if any(shown.startswith(line) for shown in os.pread(2, 1 << 20, 0).decode().splitlines()):
+                signal.pthread_kill(main, signal.SIGINT)
+                return
+
+    watches = threading.Thread(target=interrupt)
+    with mock.patch.object(judging, "disturbed", return_value=False):
+        watches.start()
+        try:
+            return run(*words, cwd=cwd).returncode
+        finally:
+            ended.set()
+            watches.join()
 
 
 def played(kept: list[dict[str, object]], most: int = 1000) -> contextlib.AbstractContextManager[object]:
