@@ -18,7 +18,8 @@ import pytest
 
 from dptune.cli import main
 from dptune.commands import report
-from dptune.present.quit_key import quits_at_key
+from dptune.present import quit_key
+from dptune.present.quit_key import until_quit
 
 from .. import in_process  # noqa: TID252 - tests are no installed package
 
@@ -131,16 +132,32 @@ def test_q_leaves_the_report_while_it_loads(traces: Path) -> None:
 def test_the_terminal_is_afterwards_as_it_was(typed: bytes, ends: bool) -> None:
     ours, theirs = pty.openpty()
     before = termios.tcgetattr(theirs)
-    reached = False
+
+    def load() -> bool:
+        assert termios.tcgetattr(theirs) != before
+        os.write(ours, typed)
+        return not threading.Event().wait(60 if ends else 0.05)
+
     with open(theirs, encoding="utf-8") as stdin, mock.patch.object(sys, "stdin", stdin):
-        with quits_at_key():
-            assert termios.tcgetattr(theirs) != before
-            os.write(ours, typed)
-            threading.Event().wait(60 if ends else 0.05)
-            reached = True
+        assert until_quit(load) is (None if ends else True)
         assert termios.tcgetattr(theirs) == before
     os.close(ours)
-    assert reached is not ends
+
+
+def test_a_key_that_is_read_before_anything_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one that was typed ahead: the interrupt comes as soon as keys are read."""
+
+    def read_at_once(keys: quit_key._Keys) -> None:
+        keys.quit = True
+        signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(quit_key._Keys, "start", read_at_once)
+    ours, theirs = pty.openpty()
+    before = termios.tcgetattr(theirs)
+    with open(theirs, encoding="utf-8") as stdin, mock.patch.object(sys, "stdin", stdin):
+        assert until_quit(lambda: pytest.fail("it was loaded")) is None
+        assert termios.tcgetattr(theirs) == before
+    os.close(ours)
 
 
 def test_ctrl_c_interrupts_what_loads() -> None:
@@ -149,8 +166,7 @@ def test_ctrl_c_interrupts_what_loads() -> None:
         stdin = stack.enter_context(open(theirs, encoding="utf-8"))
         stack.enter_context(mock.patch.object(sys, "stdin", stdin))
         stack.enter_context(pytest.raises(KeyboardInterrupt))
-        stack.enter_context(quits_at_key())
-        signal.raise_signal(signal.SIGINT)
+        until_quit(lambda: signal.raise_signal(signal.SIGINT))
     os.close(ours)
 
 

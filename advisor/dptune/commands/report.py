@@ -151,12 +151,10 @@ def run(args: argparse.Namespace) -> int:
 def _show(args: argparse.Namespace, chosen: str) -> int:
     """Show the report on the screen, or write it."""
     if chosen == "tui":
-        from dptune.present.quit_key import quits_at_key
+        from dptune.present.quit_key import until_quit
         from dptune.present.tui import show
 
-        loaded = None
-        with quits_at_key():
-            loaded = _read(args)
+        loaded = until_quit(lambda: _read(args))
         if loaded is not None:
             run, report = loaded
             show(report, run, args.paths, can_patch(report, root_of(args.paths)))

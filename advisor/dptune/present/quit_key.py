@@ -7,42 +7,42 @@ import select
 import signal
 import sys
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from typing import TypeVar
 
 _QUITS = b"qQ"
+_Made = TypeVar("_Made")
 
 
-@contextmanager
-def quits_at_key() -> Iterator[None]:
-    """`q` on the terminal that stdin is ends what runs within, without an error; Ctrl-C raises KeyboardInterrupt.
+def until_quit(make: Callable[[], _Made]) -> _Made | None:
+    """What `make` returns; None once `q` is typed on the terminal that stdin is. Ctrl-C raises KeyboardInterrupt.
 
-    To be entered in the main thread. Other keys have no effect; without termios, as on Windows, or where stdin is no
+    To be called in the main thread. Other keys have no effect; without termios, as on Windows, or where stdin is no
     terminal, neither has `q`.
     """
     try:
         import termios
         import tty
     except ImportError:
-        yield
-        return
+        return make()
     if not sys.stdin.isatty():
-        yield
-        return
+        return make()
     terminal = sys.stdin.fileno()
     before = termios.tcgetattr(terminal)
     keys = _Keys(terminal)
     try:
         tty.setcbreak(terminal, termios.TCSANOW)  # what was typed since the command is kept, unlike by TCSAFLUSH
         keys.start()
-        yield
+        made = make()
         keys.end()
     except KeyboardInterrupt:
         if not keys.quit:
             raise
+        return None
     finally:
         keys.end()
         termios.tcsetattr(terminal, termios.TCSANOW, before)
+    return made
 
 
 class _Keys(threading.Thread):
