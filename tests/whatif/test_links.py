@@ -16,6 +16,7 @@ from dptune.whatif.run_model import RunModel
 
 from .. import reading  # noqa: TID252 - tests are no installed package
 
+TRACES = Path(__file__).parents[3] / "shared" / "real_traces"
 SAMPLES = Path(__file__).parents[2] / "sample_traces" / "gpu"
 
 
@@ -66,9 +67,11 @@ def test_too_few_sizes_leave_the_rate_that_an_assumed_latency_gives() -> None:
 
 
 @pytest.mark.long
-def test_a_sharded_run_has_a_link_for_all_reduces(real_traces: Path) -> None:
-    run = load([real_traces / "nanogpt_8xh100"], cached=False)
-    model = RunModel.of(run, reading.measured(real_traces / "nanogpt_8xh100"))
+@pytest.mark.parametrize(
+    "path", [SAMPLES / "ranks-nccl-fsdp", pytest.param(TRACES / "nanogpt_8xh100", marks=pytest.mark.thorough)]
+)
+def test_a_sharded_run_has_a_link_for_all_reduces(real_traces: Path, path: Path) -> None:
+    model = RunModel.of(reading.loaded(path), reading.measured(path))
     result = model.result([model.predict({"link.gb_per_s": 1e6})])
     assert result.link == DERIVED
     assert result.floor_ns is not None
