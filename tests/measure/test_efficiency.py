@@ -489,6 +489,7 @@ def test_uuids_as_sources_write_them_and_cards_where_there_are_none(tmp_path, uu
     assert ("fewer GPUs of their host than ranks" in found.doubt) == doubted
 
 
+@pytest.mark.thorough
 def test_ranks_without_uuids_on_fewer_cards_may_share_one():
     """Its run.json has one GPU, and its two ranks, without UUIDs, ran on device 0 of one host."""
     run = load([SAMPLES / "ranks-nccl-ddp"])
@@ -758,6 +759,7 @@ def test_peaks(name, dtype, tflops):
     assert (None if found is None else found.flops_per_s) == (tflops and pytest.approx(tflops * 1e12))
 
 
+@pytest.mark.thorough
 def test_what_computes_attention_does_not_change_the_model():
     """Two recordings of one model on an H200: attention by operators, and fused, which computes its scores again."""
     eager = reading.measured(SAMPLES / "planted-naive-attention").efficiency

@@ -254,7 +254,7 @@ def test_gathers_issued_ahead_stay_ahead() -> None:
 def test_what_cannot_be_known() -> None:
     program = simulated()
     in_16_bits = [replace(message, dtype="c10::BFloat16") for message in program.messages]
-    of_hosts = [replace(message, ranks=2) for message in program.messages]
+    of_hosts = [replace(message, ranks=RANKS - 1) for message in program.messages]
     for other, change, why in (
         (program, {"fsdp.units": 12 * LAYERS + 1}, "48 tensors"),
         (program, {"fsdp.units": 10**12}, "48 tensors"),
