@@ -132,7 +132,7 @@ def told_and_true(run: Run, change: str, value: str) -> tuple[float, float, RunM
             "fsdp.no_sync", "true", {**FSDP, "micro_batches": 2}, 1.0, 200.0, 0.02, id="host time of reductions"
         ),
         pytest.param("fsdp.units", "3", FSDP, 0.2, 5.0, 0.02, id="units gathered together"),
-        pytest.param("fsdp.units", "1", FSDP, 0.2, 20.0, 0.02, id="one unit hides nothing"),
+        pytest.param("fsdp.units", "1", FSDP, 0.2, 20.0, 0.02, id="one unit hides nothing", marks=pytest.mark.thorough),
         pytest.param("fsdp.units", "1", FSDP, 4.0, 200.0, 0.02, id="hooks of one unit", marks=pytest.mark.thorough),
         pytest.param("fsdp.units", "6", {**FSDP, "unit_layers": 3}, 4.0, 200.0, 0.02, id="hooks of more units"),
         pytest.param("fsdp.units", "3", {**FSDP, "unit_layers": 6}, 0.2, 20.0, 0.03, id="parts hidden behind others"),

@@ -132,7 +132,7 @@ def test_parts_of_units_as_torch_records_them(units: int) -> None:
     assert changed(alone, {"fsdp.units": units, **also}).step_ns() > parts.busy_ns()
 
 
-@pytest.mark.long
+@pytest.mark.thorough
 def test_parts_in_passes_that_reduce_nothing() -> None:
     """Of two micro-batches the last reduces: the units of the first begin as many kernels into their wholes."""
     whole, fine = (changed(simulated(2, unit_layers=layers), {"fsdp.no_sync": True}) for layers in (2, 1))

@@ -37,6 +37,7 @@ from dptune.whatif.strategies import strategies, too_large
 from dptune.whatif.unit_strategies import with_units
 
 from .. import in_process  # noqa: TID252 - tests are no installed package
+from ..kept_traces import keeping  # noqa: TID252 - tests are no installed package
 
 SAMPLES = Path(__file__).parents[2] / "sample_traces"
 TIMES = ("step_ns", "low_ns", "high_ns")
@@ -253,14 +254,15 @@ def test_units_of_a_trace_alone_are_compared_without_the_optimizers_state(tmp_pa
     """Without facts of dptune the optimizer is unknown; gradients that are reduced in both passes can be in one."""
     run = machine.drawn(3, 2).without_noise(), replace(settings.drawn(3, 2), **UNITS)
     pairs.write_traces(run, pairs.simulated(run, traced=True, steps=pairs.ALIKE), tmp_path, steps=pairs.ALIKE)
-    own = json.loads(whatif(str(tmp_path), "--strategies", "--format", "json").stdout)
+    with keeping(tmp_path):
+        own = json.loads(whatif(str(tmp_path), "--strategies", "--format", "json").stdout)
+        page = whatif(str(tmp_path), "--strategies").stdout
     names = ["FSDP, unchanged", "FSDP, kept gathered", "FSDP, reduced once", "DDP"]
     assert [one["name"] for one in own["strategies"]] == names
     for one in own["strategies"]:
         assert one["state_bytes"] is None
         assert "optimizer's state" in one["missing"]["state_bytes"]
         assert one["low_ns"] <= one["high_ns"]
-    page = whatif(str(tmp_path), "--strategies").stdout
     assert "the size of the optimizer's state per parameter is unknown" in page
 
 
