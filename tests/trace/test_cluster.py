@@ -97,15 +97,32 @@ def test_a_report_by_a_cluster_is_that_of_one_machine(address, real_traces, tmp_
     assert findings["ranks-read-in-part"].startswith("ranks read in full: 0, 2. ")
 
 
-def test_lost_calls_say_why(address, workers):
-    """The last test of these workers: each that is killed is started again."""
+def test_calls_that_last_too_long_are_lost(address):
     with (
         connected(address, Limits(wait_s=600, rank_timeout_s=0.2, attempts=2, workers=2), pytest.fail) as hasty,
         pytest.raises(LostError, match=r"^it took longer than 0\.2 s to read, tried 2 times$"),
     ):
         hasty.submit(time.sleep, 30).result()
-    with pytest.raises(LostError, match="each worker that read it was killed"):
+
+
+KILLED = "each worker that read it was killed"
+
+
+def test_a_call_whose_workers_were_killed_is_lost():
+    """As dask says so."""
+    distributed = pytest.importorskip("distributed.scheduler")
+    ended, found = Future(), Future()
+    ended.set_exception(distributed.KilledWorker("read", None, 2))
+    cluster._settle(ended, found, LIMITS)
+    with pytest.raises(LostError, match=KILLED):
+        found.result()
+
+
+@pytest.mark.thorough
+def test_each_killed_worker_is_started_again(workers):
+    with pytest.raises(LostError, match=KILLED):
         workers.submit(os._exit, 1).result()
+    assert workers.submit(os.getpid).result() != os.getpid()
 
 
 class Losing(Executor):

@@ -3,11 +3,11 @@
 import builtins
 import contextlib
 import gzip
+import importlib
 import io
 import json
 import logging
 import shutil
-import subprocess
 import sys
 
 import pytest
@@ -359,15 +359,12 @@ def test_an_argument_that_hta_does_not_know(real_traces):
         bridged([real_traces / STEP]).t.read_arguments("nonsense")
 
 
-def test_without_hta_one_sentence_says_so():
-    program = (
-        "import sys; sys.modules['hta'] = None\n"
-        "from dptune.errors import DptuneError\n"
-        "try: import dptune.trace.hta\n"
-        "except DptuneError as error: print(error.message, '|', error.hint)"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == 'HTA is not installed | pip install "dptune[hta]"'
+def test_without_hta_one_sentence_says_so(monkeypatch):
+    monkeypatch.setitem(sys.modules, "hta", None)
+    monkeypatch.delitem(sys.modules, "dptune.trace.hta")
+    with pytest.raises(DptuneError) as raised:
+        importlib.import_module("dptune.trace.hta")
+    assert (raised.value.message, raised.value.hint) == ("HTA is not installed", 'pip install "dptune[hta]"')
 
 
 def test_a_pandas_that_hta_fails_on_is_said(real_traces, monkeypatch):
