@@ -143,11 +143,11 @@ def test_the_best_is_looked_for(recorded: Path) -> None:
 
 @pytest.mark.thorough
 def test_the_page_of_a_search(recorded: Path) -> None:
-    done = run(recorded, "whatif", "base")
-    assert done.returncode == 0, done.stderr
-    said = " ".join(done.stdout.split())
     found = told(recorded)
     missed = max(found["error_share"], found["held_out_share"]) > 0.10
+    done = run(recorded, "whatif", "base")
+    assert missed or done.returncode == 0, done.stderr
+    said = " ".join(done.stdout.split())
     assert ("so no search was run" in said) == missed != ("Predicted step by bucket size" in said)
 
 
