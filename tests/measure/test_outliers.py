@@ -31,20 +31,20 @@ def places_of(found: OutlierFigures) -> list[tuple[str, str]]:
 
 @pytest.mark.long
 def test_two_slow_hosts_three_stragglers_and_one_slow_link(tmp_path: Path) -> None:
-    """8 hosts of 4. GPUs of two take 1.2 times as long, three ranks idle for 2 ms, one data group transfers longer."""
-    slow = [rank for host in (3, 6) for rank in range(host * PER_HOST, (host + 1) * PER_HOST)]
-    stragglers = {5: 2_000.0, 17: 2_000.0, 30: 2_100.0}
+    """12 hosts of 4. GPUs of two take 1.2 times as long, three ranks idle for 2 ms, one data group transfers longer."""
+    slow = [rank for host in (3, 10) for rank in range(host * PER_HOST, (host + 1) * PER_HOST)]
+    stragglers = {5: 2_000.0, 30: 2_100.0, 45: 2_000.0}
     planted = Planted(
         gemm_times=dict.fromkeys(slow, 1.2),
         delays=lambda rank, number: stragglers.get(rank, 0.0),
         data_times={2: 2.5},
     )
-    found = outliers(tmp_path, 8, planted)
+    found = outliers(tmp_path, 12, planted)
     assert sorted(places_of(found)) == [
         ("host", "node03"),
-        ("host", "node06"),
-        ("rank", "17"),
+        ("host", "node10"),
         ("rank", "30"),
+        ("rank", "45"),
         ("rank", "5"),
     ]
     for place in found.late:
@@ -54,9 +54,9 @@ def test_two_slow_hosts_three_stragglers_and_one_slow_link(tmp_path: Path) -> No
         slow_gpu = place.cause.startswith("slow GPU: same kernels 1.1")
         assert slow_gpu if place.kind == "host" else place.cause == "unexplained idle time"
     assert sorted(device.rank for device in found.slow_devices) == slow
-    assert {device.host for device in found.slow_devices} == {"node03", "node06"}
+    assert {device.host for device in found.slow_devices} == {"node03", "node10"}
     (link,) = found.slow_links
-    assert link.ranks == list(range(2, 32, PER_HOST))
+    assert link.ranks == list(range(2, 48, PER_HOST))
     assert link.times == pytest.approx(2.5, rel=0.02)
     assert found.unsteady_hosts == []
     assert not found.take_turns
