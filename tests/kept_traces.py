@@ -6,9 +6,10 @@ recently used is given up first. What is computed once for each trace is kept wi
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
@@ -58,6 +59,17 @@ class KeptTraces:
     def name_of(self, trace: Trace) -> str | None:
         """The name it is kept by, in each process the same; None where it is not kept."""
         return next((repr(key) for key, each in self._kept.items() if each is trace), None)
+
+
+@contextlib.contextmanager
+def keeping(folder: Path) -> Iterator[None]:
+    """Keep the traces of one more folder meanwhile: tests only read what a fixture has recorded there."""
+    kept = keep()
+    before, kept._folders = kept._folders, (*kept._folders, f"{folder.resolve()}{os.sep}")
+    try:
+        yield
+    finally:
+        kept._folders = before
 
 
 def keep() -> KeptTraces:

@@ -85,7 +85,9 @@ def ran(start: Callable[..., Any], place: Path, words: tuple[str, ...]) -> Ran:
     return Ran(type(process), printed, (place / "err").read_text(), status)
 
 
-@pytest.mark.parametrize("words", [ALONE, RANKS], ids=["alone", "ranks"])
+@pytest.mark.parametrize(
+    "words", [pytest.param(ALONE, id="alone"), pytest.param(RANKS, id="ranks", marks=pytest.mark.thorough)]
+)
 def test_the_script_finds_what_it_finds_where_python_is_started(tmp_path: Path, words: tuple[str, ...]) -> None:
     started, forked = ran(subprocess.Popen, tmp_path, words), ran(forks.popen, tmp_path, words)
     drawn = [number for one in started.printed + forked.printed for number in one.pop("drawn")]

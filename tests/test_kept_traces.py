@@ -15,7 +15,7 @@ from dptune.trace.kineto.decode import decode
 from dptune.trace.loading import reading
 
 from . import sharing
-from .kept_traces import ROOT, KeptTraces
+from .kept_traces import ROOT, KeptTraces, keep, keeping
 
 SAMPLE = ROOT / "tests" / "rules" / "recorded" / "runs" / "broadcast-buffers" / "rank-00000.trace.json.gz"
 
@@ -90,3 +90,11 @@ def test_runs_that_tests_load_share_what_was_read() -> None:
     assert isinstance(vars(reading)["decode"], KeptTraces)
     first, second = (load([SAMPLE.parent], cached=False).ranks[0].light for _ in range(2))
     assert first is second
+
+
+def test_a_folder_of_recordings_is_kept_meanwhile(tmp_path: Path) -> None:
+    copy = str(shutil.copy(SAMPLE, tmp_path))
+    kept = keep()
+    with keeping(tmp_path):
+        assert kept(copy) is kept(copy)
+    assert kept(copy) is not kept(copy)

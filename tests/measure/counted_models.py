@@ -125,6 +125,8 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[[], torch.Tensor]]] = 
 
 
 def main(folder: Path) -> None:
+    # the profiler looks whether torch has this, and looking loads torch's compiler: 5 s
+    getattr(torch, "_lazy_modules", set()).discard("_inductor")
     torch.manual_seed(1)
     counts = {}
     for name, (make, inputs) in MODELS.items():

@@ -40,7 +40,9 @@ def test_by_names(names, text, matrix_units):
     ("file", "least"),
     [
         ("kineto_resnet50_loader/234cf25_worker0.1623212756351.pt.trace.json.gz", "Volta or later"),  # V100
-        ("kineto_resnet50_loader/4a9c9ae_worker0.pt.trace.json.gz", "Volta or later"),  # unnamed, the same training
+        pytest.param(  # unnamed, the same training
+            "kineto_resnet50_loader/4a9c9ae_worker0.pt.trace.json.gz", "Volta or later", marks=pytest.mark.thorough
+        ),
         ("single_gpu/29571b7_resnet_kineto.json.gz", "Turing or later"),  # 2080 Ti
         ("hta_training/b4b6dce_nccl_data.json.gz", "Ampere or later"),  # A100
         ("single_gpu/c4adadd_dcb0aa1a78e7_4399.1752181589589738346.pt.trace.json.gz", "Hopper"),  # H100

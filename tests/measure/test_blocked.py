@@ -10,8 +10,8 @@ import pytest
 from dptune.measure import measure
 from dptune.measure.views import light_views
 from dptune.measured import PATH, Measured
-from dptune.trace import load
 from dptune.whatif.gpu.changes import changed
+from dptune.whatif.gpu.program import Program
 from dptune.whatif.gpu.recorded import program_of
 
 from .. import reading  # noqa: TID252 - tests are no installed package
@@ -144,18 +144,23 @@ def queued(
     return events, firsts
 
 
+@pytest.fixture(scope="module")
+def with_a_full_queue(tmp_path_factory: pytest.TempPathFactory) -> Program:
+    run = load_events(tmp_path_factory.mktemp("queue"), queued(20, 1500)[0])
+    program = program_of(run, measure(run))
+    assert program.run() == list(program.recorded_ns)
+    return program
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("times", [0.1, 0.5, 2.0])
-def test_a_full_queue_is_the_devices_limit(tmp_path: Path, times: float) -> None:
+def test_a_full_queue_is_the_devices_limit(with_a_full_queue: Program, times: float) -> None:
     """Kernels of 20 us, launched every 3 us: 1,500 launches a step fill the queue in the first.
 
     What the replay says of kernels that take `times` as long is what the simulation says of such kernels.
     """
-    run = load_events(tmp_path, queued(20, 1500)[0])
-    program = program_of(run, measure(run))
-    assert program.run() == list(program.recorded_ns)
     _, firsts = queued(20 * times, 1500)
-    replayed = changed(program, {"compute.times": times}).step_ns() / US
+    replayed = changed(with_a_full_queue, {"compute.times": times}).step_ns() / US
     assert replayed == pytest.approx((firsts[-1] - firsts[0]) / 3, rel=0.01)
 
 
@@ -229,13 +234,11 @@ def test_a_call_that_finds_the_queue_full_is_no_work_of_the_host(tmp_path: Path)
     assert figures.account.idle_ns == 0
 
 
-@pytest.mark.parametrize(("times", "step_ms"), [(0.3, 31), (0.5, 49), (0.7, 68), (1.0, 96)])
-def test_a_public_step_that_the_gpu_bounds_scales_with_its_kernels(
-    real_traces: Path, times: float, step_ms: float
-) -> None:
-    run = load(sorted((real_traces / "hta_training").glob("e8fe4d1*")))
-    program = program_of(run, measure(run))
-    assert changed(program, {"compute.times": times}).step_ns() / 1e6 == pytest.approx(step_ms, rel=0.04)
+def test_a_public_step_that_the_gpu_bounds_scales_with_its_kernels(real_traces: Path) -> None:
+    (path,) = (real_traces / "hta_training").glob("e8fe4d1*")
+    program = program_of(reading.loaded(path), reading.measured(path))
+    for times, step_ms in ((0.3, 31), (0.5, 49), (0.7, 68), (1.0, 96)):
+        assert changed(program, {"compute.times": times}).step_ns() / 1e6 == pytest.approx(step_ms, rel=0.04), times
 
 
 def test_a_public_step_that_sits_in_one_copy(findings: Path) -> None:

@@ -218,6 +218,7 @@ def test_copies_whose_launch_was_not_recorded_belong_to_no_step(tmp_path):
         _ = found.copies
 
 
+@pytest.mark.thorough
 def test_of_the_mtia_trace_it_is_said_that_launches_are_missing(real_traces):
     with pytest.raises(Missing, match="does not show which calls launched them"):
         _ = reading.measured(real_traces / "mtia").copies
@@ -228,7 +229,7 @@ def test_of_the_mtia_trace_it_is_said_that_launches_are_missing(real_traces):
     [
         ("nanogpt_8xh100/42f4e74*", 2),
         pytest.param("large_single/64cc6ea*", 3, marks=pytest.mark.thorough),
-        ("vendor_pairs/3610297*", 2),
+        pytest.param("vendor_pairs/3610297*", 2, marks=pytest.mark.thorough),
         ("kineto_resnet50_loader/234cf25*", 1),
     ],
 )

@@ -9,8 +9,6 @@ import json
 import math
 import os
 import shutil
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,7 +25,7 @@ from dptune.runfile.record import RunRecord
 from dptune.testing import figures
 from dptune.trace import load
 
-from .. import reading  # noqa: TID252 - tests are no installed package
+from .. import forks, reading  # noqa: TID252 - tests are no installed package
 from .handmade import annotation, kernel, launch, launched, load_events, measure_events, operator, step, write
 
 RECORDED = Path(__file__).parents[1] / "rules" / "recorded" / "runs"
@@ -47,7 +45,8 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> dict[str, EfficiencyFi
     folder = tmp_path_factory.mktemp("models")
     script = Path(__file__).parent / "counted_models.py"
     environment = {**os.environ, "KINETO_LOG_LEVEL": "5", "PYTHONPATH": str(WITHOUT_COMPILER)}
-    subprocess.run([sys.executable, script, folder], check=True, capture_output=True, env=environment)
+    done = forks.run(str(script), str(folder), cwd=folder, env=environment)
+    assert done.returncode == 0, done.stderr
     found = {path.stem: efficiency(path) for path in folder.glob("*.json") if path.stem != "counts"}
     counts = json.loads((folder / "counts.json").read_text())
     assert found.keys() == counts.keys()
@@ -490,6 +489,7 @@ def test_uuids_as_sources_write_them_and_cards_where_there_are_none(tmp_path, uu
     assert ("fewer GPUs of their host than ranks" in found.doubt) == doubted
 
 
+@pytest.mark.thorough
 def test_ranks_without_uuids_on_fewer_cards_may_share_one():
     """Its run.json has one GPU, and its two ranks, without UUIDs, ran on device 0 of one host."""
     run = load([SAMPLES / "ranks-nccl-ddp"])
@@ -672,7 +672,7 @@ def test_tokens_are_seen_where_attention_has_as_many_keys(tmp_path):
 
 def test_tokens_given_to_a_recording_are_kept(tmp_path):
     """Those given to a report win; a number that cannot be right counts for nothing."""
-    folder = shutil.copytree(RECORDED / "wide-gradients", tmp_path / "run")
+    folder = shutil.copytree(RECORDED / "same-results", tmp_path / "run")
     written = json.loads((folder / "run.json").read_text())
     for given, asked, expected in ((4096, None, 4096), (4096, 512, 512), (-1, None, None), (10**13, None, None)):
         (folder / "run.json").write_text(json.dumps({**written, "tokens_per_step": given}))
@@ -683,7 +683,7 @@ def test_tokens_given_to_a_recording_are_kept(tmp_path):
 
 def test_samples_given_count_where_none_were_recorded():
     """Those of a report win over those of a recording, and what was recorded of loaders over both."""
-    run = load([RECORDED / "wide-gradients"])
+    run = load([RECORDED / "same-results"])
     assert measure(replace(run, record=RunRecord(samples_per_step=256)), samples=64).samples_per_step == 512
     for given, asked, expected in ((256, None, 256), (256, 64, 64), (None, 64, 64), (-1, None, None)):
         found = measure(replace(run, facts={}, record=RunRecord(samples_per_step=given)), samples=asked)
@@ -759,6 +759,7 @@ def test_peaks(name, dtype, tflops):
     assert (None if found is None else found.flops_per_s) == (tflops and pytest.approx(tflops * 1e12))
 
 
+@pytest.mark.thorough
 def test_what_computes_attention_does_not_change_the_model():
     """Two recordings of one model on an H200: attention by operators, and fused, which computes its scores again."""
     eager = reading.measured(SAMPLES / "planted-naive-attention").efficiency

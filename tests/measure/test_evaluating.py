@@ -60,11 +60,13 @@ def test_by_hand(tmp_path: Path, events: list[dict[str, Any]], off: float) -> No
 
 @pytest.mark.long
 @pytest.mark.parametrize(("mode", "off"), [("train", 0), ("eval", 2), ("frozen", 0), ("prompt", 0)])
-def test_a_run_of_the_profiler(tmp_path: Path, mode: str, off: int) -> None:
+def test_a_run_of_the_profiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str, off: int) -> None:
     """Two layers with dropout under a linear one; `frozen` needs no gradients of both, as a pretrained part.
 
     `prompt`: the same frozen layers, with a trained input, through which gradients flow.
     """
+    # the profiler looks whether torch has this, and looking loads torch's compiler: 3 s
+    monkeypatch.setattr(torch, "_lazy_modules", getattr(torch, "_lazy_modules", set()) - {"_inductor"})
     blocks = [(torch.nn.Linear(8, 8), torch.nn.Dropout(0.1), torch.nn.ReLU()) for _ in range(2)]
     body, head = torch.nn.Sequential(*blocks[0], *blocks[1]).train(mode == "train"), torch.nn.Linear(8, 4)
     body.requires_grad_(mode not in ("frozen", "prompt"))

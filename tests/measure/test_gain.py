@@ -118,7 +118,7 @@ WORK, ALIKE = st.integers(4_000, 9_000), st.integers(6_000, 6_500)
 
 
 @pytest.mark.long
-@settings(deadline=None, max_examples=12)
+@settings(deadline=None, max_examples=settings.default.max_examples // 2)
 @given(st.data(), st.integers(2, 4), st.booleans())
 def test_the_replay_is_that_of_plain_loops(tmp_path_factory, data, ranks, blocking):
     """The late rank takes 3 ms longer, so that no rank is so early that its next collective queues for the last."""

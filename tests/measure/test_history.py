@@ -57,7 +57,7 @@ def test_traces_of_others_have_the_steps_of_the_account_and_those_set_aside() ->
 
 
 def test_a_public_trace_has_the_steps_that_its_report_counts(real_traces: Path) -> None:
-    folder = real_traces / "nanogpt_8xh100"
+    folder = real_traces / "torchrec_straggler_4xv100"
     (window,) = step_history(load([folder], cached=False), reading.measured(folder))
     assert len(window.steps) == max(reading.measured(folder).steps.by_rank.values())
 

@@ -35,7 +35,7 @@ def comparable():
     manifest = REAL_TRACES / "MANIFEST.json"
     entries = json.loads(manifest.read_text()) if manifest.is_file() else []
     right = [e for e in entries if e["hta_agrees_with_interval_union"] and e["bytes"] <= LARGEST_BYTES]
-    often = {entry["file"] for entry in right[::4]}
+    often = {entry["file"] for entry in right[::8]}
     return [
         pytest.param(entry, id=entry["file"], marks=() if entry["file"] in often else pytest.mark.thorough)
         for entry in right

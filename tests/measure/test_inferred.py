@@ -102,13 +102,12 @@ def values(inferred: InferredFacts, recorded: Facts) -> Iterator[tuple[str, str,
 # What differs most in what wraps, updates and feeds the model; the others are read by `make test-thorough`.
 FEW = {
     "parameters-without-optimizer-mended", "recompiles", "scaler-without-need", "separate-backward-passes",
-    "sharded-optimizer", "sharded-parameters", "unused-parameters-searched", "workers-restart",
-    "accumulation_without_no_sync", "ranks-nccl-fsdp", "planted-fp64",
+    "sharded-optimizer", "sharded-parameters", "unused-parameters-searched", "workers-restart", "planted-fp64",
 }  # fmt: skip
 
 
 def test_inferred_facts_are_those_that_were_recorded() -> None:
-    _compare([path for path in RUNS if path.name in FEW], 80)
+    _compare([path for path in RUNS if path.name in FEW], 70)
 
 
 @pytest.mark.thorough
@@ -137,7 +136,7 @@ def _compare(runs: list[Path], least: int) -> None:
 )
 def test_backward_passes_and_samples_are_counted_as_the_recording_did(path: Path) -> None:
     _, measured = stripped(path)
-    whole = reading.reported(path).measured  # which tests of rules ask for, too
+    whole = reading.measured(path)
     if (samples := measured.known("samples_per_step")) is not None and whole.known("samples_per_step"):
         assert samples == whole.samples_per_step
         assert (measured.samples_inferred, whole.samples_inferred) == (True, False)

@@ -265,7 +265,7 @@ def test_on_a_cpu_what_runs_between_operators_is_slowed_with_them(on_cpu, covers
 
 
 @pytest.mark.long
-@settings(deadline=None, max_examples=15)
+@settings(deadline=None, max_examples=settings.default.max_examples // 2)
 @given(
     st.lists(
         st.tuples(st.integers(0, 2), st.sampled_from(["input", "gc", "host", "copies", "slower compute", None])),

@@ -298,6 +298,7 @@ def test_a_sweep_is_of_a_run_with_its_backend_and_ranks(backend, ranks, asked, f
     assert Sweep(SWEEP, "links.json", asked).fits(backend, ranks) is fits
 
 
+@pytest.mark.thorough
 def test_eight_h100_beside_a_plain_computation(real_traces):
     """The n-th kernel of a size is the same exchange on all ranks; the shortest of them is the transfer."""
     paths = sorted((real_traces / "nanogpt_8xh100").glob("*.json.gz"))

@@ -134,11 +134,12 @@ def test_matrix_work_of_which_the_name_shows_no_precision(name, unknown):
     assert is_unclassified(name) is unknown
 
 
-def test_little_of_the_real_traces_is_unclassified(real_traces):
+@pytest.mark.parametrize(("largest", "least"), [(100_000, 25), pytest.param(400_000, 40, marks=pytest.mark.thorough)])
+def test_little_of_the_real_traces_is_unclassified(real_traces, largest, least):
     """No more than 5 % of the kernel time of any of them, from the events as json reads them."""
     seen = 0
     for entry in json.loads((real_traces / "MANIFEST.json").read_text()):
-        if not entry["torch_trace"] or entry["bytes"] > 400_000 or entry["file"].startswith("damaged"):
+        if not entry["torch_trace"] or entry["bytes"] > largest or entry["file"].startswith("damaged"):
             continue  # the large ones hold the same kernels
         raw = (real_traces / entry["file"]).read_bytes()
         document = json.loads(gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw, strict=False)
@@ -151,7 +152,7 @@ def test_little_of_the_real_traces_is_unclassified(real_traces):
         unclassified = sum(took for name, took in time.items() if is_unclassified(name))
         assert unclassified <= 0.05 * total, entry["file"]
         seen += total > 0
-    assert seen > 40
+    assert seen > least
 
 
 @pytest.mark.parametrize(

@@ -197,13 +197,13 @@ def swept(spans, begin, end):
 @pytest.mark.parametrize(
     "file",
     [
-        "nanogpt_8xh100/42f4e74*",
+        pytest.param("nanogpt_8xh100/42f4e74*", marks=pytest.mark.thorough),
         "nanogpt_adam_hook_h100/3f01a7c*",
         "torchrec_straggler_4xv100/7c1bf12*",
-        "torchrec_qcomm_b_4xv100/57bd7fb*",
+        pytest.param("torchrec_qcomm_b_4xv100/57bd7fb*", marks=pytest.mark.thorough),
         "hta_training/b4b6dce*",
         "hta_training/e8fe4d1*",
-        "kineto_resnet50_loader/2d19c63*",
+        pytest.param("kineto_resnet50_loader/2d19c63*", marks=pytest.mark.thorough),
         "single_gpu/c4adadd*",
         "single_gpu/1eeffb3*",
         "b200_cuda_graph/06852f9*",

@@ -295,7 +295,13 @@ def test_the_rank_whose_steps_are_least_alike_tells_how_alike_they_are(tmp_path)
 KEPT = ("torchrec_straggler_4xv100", "nanogpt_8xh100", "hta_training/b1ceb4c", "single_gpu/29571b7")
 
 
-@pytest.mark.parametrize("name", [*KEPT, "torchrec_qcomm_a_4xv100", "kineto_resnet50_loader/234cf25"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *(KEPT[0], "kineto_resnet50_loader/234cf25"),
+        *(pytest.param(name, marks=pytest.mark.thorough) for name in (*KEPT[1:], "torchrec_qcomm_a_4xv100")),
+    ],
+)
 def test_public_runs_that_keep_all_their_steps(real_traces, name):
     folder = real_traces / name
     run = load([folder] if folder.is_dir() else list(folder.parent.glob(f"{folder.name}*")))
@@ -311,7 +317,13 @@ def test_a_public_run_with_one_step_twice_as_long(real_traces):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", ["healthy", "tiny_buckets", "starved_loader", "accumulation_without_no_sync"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("healthy", "starved_loader"),
+        *(pytest.param(name, marks=pytest.mark.thorough) for name in ("tiny_buckets", "accumulation_without_no_sync")),
+    ],
+)
 def test_the_sample_runs_keep_all_their_steps(pytestconfig, name):
     _, aside = steady(views_of(load([pytestconfig.rootpath / "sample_traces" / name])))
     assert aside == []

@@ -137,7 +137,10 @@ def test_a_run_with_a_clock_that_jumps_cannot_be_judged(tmp_path, jump_us, level
     assert [text.startswith("rank 1: its clock shifts by at least 49.2 ms") for text in texts] == [True] * bool(jump_us)
 
 
-@pytest.mark.parametrize("name", REAL)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.thorough if name == "torchrec_qcomm_b_4xv100" else ()) for name in REAL],
+)
 def test_real_ranks_are_synchronous(real_traces, name):
     found = reading.measured(real_traces / name)
     assert not [loss for own in found.ranks for loss in own.losses if loss.code == "clock-uneven"]

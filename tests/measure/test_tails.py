@@ -12,8 +12,8 @@ from dptune.config import Settings
 from dptune.measure import measure
 from dptune.measured import CLASSES, Measured
 from dptune.present.text import text
-from dptune.trace import load
 
+from .. import reading  # noqa: TID252 - tests are no installed package
 from .handmade import LOADER, US, Event, annotation, launched, load_events, measure_events, step
 
 
@@ -184,8 +184,8 @@ def test_milliseconds_add_up_to_the_step(tmp_path: Path) -> None:
 
 def test_milliseconds_of_a_public_run_are_measured_ones(findings: Path) -> None:
     """Four ranks, three steps of 356, 139 and 235 ms on the devices: a step computes 124.4 ms in the mean."""
-    run = load([findings / "traces" / "torchrec_2b_rank2_sleeps_20ms"])
-    figures = measure(run)
+    path = findings / "traces" / "torchrec_2b_rank2_sleeps_20ms"
+    run, figures = reading.loaded(path), reading.measured(path)
     adds_up(figures)
     assert figures.milliseconds(figures.share("compute_ns")) == pytest.approx(124.4, abs=0.1)
     idle = [one.account.share("idle_ns") for one in figures.ranks[0].devices[0].steps]

@@ -61,6 +61,7 @@ def test_a_local_worker_keeps_memory_for_the_next_trace_and_computes_on_one_core
     assert workers.submit(os.getenv, "OMP_NUM_THREADS").result() == "1"
 
 
+@pytest.mark.thorough
 def test_workers_read_a_bucket_themselves(s3, address, workers):
     distributed = pytest.importorskip("distributed")
     store = {name: value for name, value in os.environ.items() if name.startswith(("AWS_", "NO_PROXY"))}
@@ -82,16 +83,6 @@ def test_the_executor_of_a_dask_client_reads_runs(address, real_traces):
     assert measure(run) == reading.measured(real_traces / STRAGGLER)
 
 
-def test_lost_calls_say_why(address, workers):
-    with pytest.raises(LostError, match="each worker that read it was killed"):
-        workers.submit(os._exit, 1).result()
-    with (
-        connected(address, Limits(wait_s=600, rank_timeout_s=0.2, attempts=2, workers=2), pytest.fail) as hasty,
-        pytest.raises(LostError, match=r"^it took longer than 0\.2 s to read, tried 2 times$"),
-    ):
-        hasty.submit(time.sleep, 30).result()
-
-
 def test_a_report_by_a_cluster_is_that_of_one_machine(address, real_traces, tmp_path, capsys):
     for path in (real_traces / STRAGGLER).iterdir():
         shutil.copy(path, tmp_path)
@@ -104,6 +95,34 @@ def test_a_report_by_a_cluster_is_that_of_one_machine(address, real_traces, tmp_
     findings = {each["code"]: each["text"] for each in json.loads(written[0])["trust"]["findings"]}
     assert "rank_9.json" in findings["file-unreadable"]
     assert findings["ranks-read-in-part"].startswith("ranks read in full: 0, 2. ")
+
+
+def test_calls_that_last_too_long_are_lost(address):
+    with (
+        connected(address, Limits(wait_s=600, rank_timeout_s=0.2, attempts=2, workers=2), pytest.fail) as hasty,
+        pytest.raises(LostError, match=r"^it took longer than 0\.2 s to read, tried 2 times$"),
+    ):
+        hasty.submit(time.sleep, 30).result()
+
+
+KILLED = "each worker that read it was killed"
+
+
+def test_a_call_whose_workers_were_killed_is_lost():
+    """As dask says so."""
+    distributed = pytest.importorskip("distributed.scheduler")
+    ended, found = Future(), Future()
+    ended.set_exception(distributed.KilledWorker("read", None, 2))
+    cluster._settle(ended, found, LIMITS)
+    with pytest.raises(LostError, match=KILLED):
+        found.result()
+
+
+@pytest.mark.thorough
+def test_each_killed_worker_is_started_again(workers):
+    with pytest.raises(LostError, match=KILLED):
+        workers.submit(os._exit, 1).result()
+    assert workers.submit(os.getpid).result() != os.getpid()
 
 
 class Losing(Executor):

@@ -18,7 +18,8 @@ from dptune.trace.kineto.decode import decode
 
 from .plain import differences, document, reading
 
-SLOW = settings(deadline=None, max_examples=300, suppress_health_check=list(HealthCheck))
+MOST = min(300, 4 * settings.default.max_examples)  # examples: 60 each time
+SLOW = settings(deadline=None, max_examples=MOST, suppress_health_check=list(HealthCheck))
 
 
 class Written(str):

@@ -3,11 +3,11 @@
 import builtins
 import contextlib
 import gzip
+import importlib
 import io
 import json
 import logging
 import shutil
-import subprocess
 import sys
 
 import pytest
@@ -26,17 +26,20 @@ RANKS = ["hta_sampled_ranks/c56feed_sampled_rank-0.json.gz", "hta_sampled_ranks/
 @pytest.fixture(scope="module", autouse=True)
 def _hta():
     """Import HTA and pandas in the process that runs these tests: they take a second of each that collects them."""
-    global HTA_DISABLE_NS_ROUNDING_ENV, HTAEnvOptions, HtaTrace, TraceAnalysis, bridge, pd
+    global HTA_DISABLE_NS_ROUNDING_ENV, CudaKernelAnalysis, HTAEnvOptions, HtaTrace, TraceAnalysis, bridge, pd
     pd = pytest.importorskip("pandas", reason="the extra `hta` is not installed")
     pytest.importorskip("hta.trace_analysis", reason="the extra `hta` is not installed")
     bridge = pytest.importorskip("dptune.trace.hta")
+    from hta.analyzers.cuda_kernel_analysis import CudaKernelAnalysis
     from hta.common.trace import Trace as HtaTrace
     from hta.configs.env_options import HTA_DISABLE_NS_ROUNDING_ENV, HTAEnvOptions
     from hta.trace_analysis import TraceAnalysis
 
 
 @pytest.fixture(autouse=True)
-def _quiet():
+def _quiet(monkeypatch):
+    """Without what HTA logs, and without the one figure that it always draws: to show it takes 3 s of imports."""
+    monkeypatch.setattr(CudaKernelAnalysis, "visualize_aten_op_kernels_and_overhead", lambda *_: None)
     level = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     yield
@@ -136,7 +139,7 @@ def assert_same(theirs, ours):
         assert theirs == ours
 
 
-SLOW = {"operators"}
+SLOW = {"operators", "critical path"}  # of several ranks
 READING = {"bandwidth summary", "bandwidth series", "critical path", "counters"}
 UNREAD = {
     *("input_dims", "input_type", "input_strides", "python_id", "python_parent_id", "process_rank"),
@@ -190,7 +193,7 @@ def decoded(analysis, rank):
     "name",
     [
         *(pytest.param(names[0], marks=often(names[0])) for names in FILES),
-        "hta_training/b4b6dce_nccl_data.json.gz",
+        pytest.param("hta_training/b4b6dce_nccl_data.json.gz", marks=pytest.mark.thorough),
     ],
 )
 def test_with_all_arguments_the_frame_is_hta_s_own(real_traces, name, last):
@@ -217,7 +220,7 @@ def written(path, events):
 def test_times_are_rounded_as_hta_rounds_them(tmp_path, monkeypatch, shift_us, rounds):
     """Starts up, ends down, in float64, in which a time since the epoch has lost its nanoseconds."""
     monkeypatch.setitem(HTAEnvOptions.instance()._options, HTA_DISABLE_NS_ROUNDING_ENV, not rounds)
-    times = [(at * 1117, -at * 1117 % 1000 if at % 2 else at * 313) for at in range(4000)]
+    times = [(at * 1117, -at * 1117 % 1000 if at % 2 else at * 313) for at in range(1000)]  # each number of nanoseconds
     event = {"ph": "X", "cat": "cpu_op", "name": "op", "pid": 1, "tid": 1, "args": {}}
     path = tmp_path / "t.json"
     spelled = [(f"{shift_us + ts // 1000}.{ts % 1000:03}", f"{dur // 1000}.{dur % 1000:03}") for ts, dur in times]
@@ -228,8 +231,12 @@ def test_times_are_rounded_as_hta_rounds_them(tmp_path, monkeypatch, shift_us, r
     pd.testing.assert_frame_equal(found, expected, check_exact=True)
 
 
-@pytest.mark.parametrize("steps", [1, 2])
-@pytest.mark.parametrize("last", [False, True])
+OTHERS = [(1, False), (2, True)]
+
+
+@pytest.mark.parametrize(
+    ("steps", "last"), [(2, False), (1, True), *(pytest.param(*each, marks=pytest.mark.thorough) for each in OTHERS)]
+)
 def test_rare_events(tmp_path, steps, last):
     """Operators that name a stream; kernels without a launch, and on stream 0; functions that outlast their caller."""
 
@@ -277,15 +284,14 @@ def plain(frame):
 def test_nothing_is_read_again(real_traces, tmp_path, monkeypatch):
     paths = [shutil.copy(real_traces / name, tmp_path) for name in RANKS]
     run = load(paths)
-    theirs = alone(paths)
     for path in paths:
         tmp_path.joinpath(path).unlink()
     monkeypatch.setattr(builtins, "open", refuse)
     monkeypatch.setattr(gzip, "open", refuse)
     ours = bridge.analysis(run)
-    assert ours.get_profiler_steps() == theirs.get_profiler_steps() == [551]
+    assert ours.get_profiler_steps() == [551]
     for name in set(ANALYSES) - READING - SLOW:
-        assert_same(outcome(theirs, name, [0, 1])[0], outcome(ours, name, [0, 1])[0])
+        assert outcome(ours, name, [0, 1])[1] == "", name
     with pytest.raises(TraceError, match=r"cannot read .*rank-1\.json\.gz"):
         ours.get_memory_bw_summary([1])
 
@@ -327,9 +333,10 @@ def test_a_trace_is_not_written_over(real_traces, tmp_path):
     assert path.stat().st_size == before
 
 
-def test_what_hta_cannot_load_alone(real_traces):
+def test_what_hta_cannot_load_alone(real_traces, tmp_path):
     """A bare list of events, and a file that breaks off."""
-    listed = real_traces / "kineto_resnet50_loader/2d19c63_worker0.pt.trace.json.gz"
+    listed = tmp_path / "listed.json"
+    listed.write_text(json.dumps(json.loads(gzip.decompress((real_traces / STEP).read_bytes()))["traceEvents"]))
     assert len(bridged([listed]).get_temporal_breakdown(visualize=False)) == 1
     assert bridged([listed]).t.get_raw_trace_for_one_rank()["traceEvents"]
     cut = bridged([real_traces / "damaged/truncated.json.gz"])
@@ -352,15 +359,12 @@ def test_an_argument_that_hta_does_not_know(real_traces):
         bridged([real_traces / STEP]).t.read_arguments("nonsense")
 
 
-def test_without_hta_one_sentence_says_so():
-    program = (
-        "import sys; sys.modules['hta'] = None\n"
-        "from dptune.errors import DptuneError\n"
-        "try: import dptune.trace.hta\n"
-        "except DptuneError as error: print(error.message, '|', error.hint)"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == 'HTA is not installed | pip install "dptune[hta]"'
+def test_without_hta_one_sentence_says_so(monkeypatch):
+    monkeypatch.setitem(sys.modules, "hta", None)
+    monkeypatch.delitem(sys.modules, "dptune.trace.hta")
+    with pytest.raises(DptuneError) as raised:
+        importlib.import_module("dptune.trace.hta")
+    assert (raised.value.message, raised.value.hint) == ("HTA is not installed", 'pip install "dptune[hta]"')
 
 
 def test_a_pandas_that_hta_fails_on_is_said(real_traces, monkeypatch):

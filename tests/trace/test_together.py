@@ -40,7 +40,7 @@ def test_real_runs_are_of_one_time(real_traces, name):
 @pytest.mark.parametrize(
     "names",
     [
-        ["kineto_resnet50_loader"],
+        pytest.param(["kineto_resnet50_loader"], marks=pytest.mark.thorough),
         pytest.param(["large_single"], marks=pytest.mark.thorough),
         ["torchrec_4xv100", "torchrec_straggler_4xv100"],
     ],

@@ -58,20 +58,20 @@ def test_what_does_not_tell_how_many_units(facts: list[Facts], more: dict[str, i
 
 
 @pytest.mark.long
-def test_steps_and_memory_with_blocks_are_those_with_units() -> None:
+@pytest.mark.parametrize(("blocks", "units"), [(1, 4), (2, 2), pytest.param(4, 1, marks=pytest.mark.thorough)])
+def test_steps_and_memory_with_blocks_are_those_with_units(blocks: int, units: int) -> None:
     """Four layers, of which each is a unit; this recording does not name the blocks of its model."""
     model = recorded()
     assert model.lack({"fsdp.blocks_per_unit": 2}) == UNKNOWN
     named = TensorFacts(block=model.facts[0].fsdp[0].modules[0], block_bytes=[8] * 4)
     model = replace(model, facts=[replace(facts, tensors=named) for facts in model.facts])
-    for blocks, units in ((1, 4), (2, 2), (4, 1)):
-        asked, same = model.predict({"fsdp.blocks_per_unit": blocks}), model.predict({"fsdp.units": units})
-        assert asked.changes == {"fsdp.blocks_per_unit": blocks}
-        assert (asked.step_ns, asked.low_ns, asked.high_ns) == (same.step_ns, same.low_ns, same.high_ns)
-        memory = [
-            predict_memory(model.measured, model.facts, changes)
-            for changes in ({"fsdp.blocks_per_unit": blocks}, {"fsdp.units": units})
-        ]
-        assert memory[0].known("peak_bytes") == memory[1].known("peak_bytes")
+    asked, same = model.predict({"fsdp.blocks_per_unit": blocks}), model.predict({"fsdp.units": units})
+    assert asked.changes == {"fsdp.blocks_per_unit": blocks}
+    assert (asked.step_ns, asked.low_ns, asked.high_ns) == (same.step_ns, same.low_ns, same.high_ns)
+    memory = [
+        predict_memory(model.measured, model.facts, changes)
+        for changes in ({"fsdp.blocks_per_unit": blocks}, {"fsdp.units": units})
+    ]
+    assert memory[0].known("peak_bytes") == memory[1].known("peak_bytes")
     assert not model.lack({"fsdp.blocks_per_unit": 2})
     assert model.predict({"fsdp.blocks_per_unit": 2, "fsdp.units": 2}).missing["step_ns"].startswith("set either")

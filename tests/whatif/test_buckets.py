@@ -6,6 +6,7 @@ Two buckets of two gradients are reduced over 1 GB/s (300 us each), when b1 and 
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,6 @@ from dptune.measure.across_ranks import across
 from dptune.measure.views import view
 from dptune.measured import Measured, Missing
 from dptune.runfile.communication import DdpFacts
-from dptune.trace import load
 from dptune.trace.run import Run
 from dptune.whatif.cpu.buckets import MIB
 from dptune.whatif.cpu.wire import Link
@@ -217,18 +217,23 @@ def test_a_first_bucket_needs_torchs_own_sizes(two_ranks: Program) -> None:
         changed(three, {"ddp.first_bucket_mb": 1.0})
 
 
-def test_on_a_card() -> None:
-    """Two ranks on an H200 with buckets of 29 and 21 MB: the buckets are found on both, with the recorded gradients."""
-    run = load([SAMPLES / "ranks-nccl-ddp"], cached=False)
-    model = RunModel.of(run, reading.measured(SAMPLES / "ranks-nccl-ddp"))
+@cache
+def on_a_card() -> RunModel:
+    """Two ranks on an H200 with buckets of 29 and 21 MB."""
+    return RunModel.of(reading.loaded(SAMPLES / "ranks-nccl-ddp"), reading.measured(SAMPLES / "ranks-nccl-ddp"))
+
+
+@pytest.mark.parametrize("size_mb", [pytest.param(1.0, marks=pytest.mark.thorough), 5.0, 100.0])
+def test_on_a_card(size_mb: float) -> None:
+    """The buckets are found on both ranks, with the recorded gradients."""
+    model, times = on_a_card(), MEASURED[size_mb]
     assert isinstance(model.model, Program)
     assert len(model.model.reductions) == 6
     assert sum(model.model.reductions[0].gradient_bytes) == 50_438_144
     assert model.predict({"ddp.bucket_cap_mb": 25.0}).step_ns == model.step_ns
-    for size_mb, times in MEASURED.items():
-        prediction = model.predict({"ddp.bucket_cap_mb": size_mb})
-        assert prediction.low_ns < times * model.step_ns < prediction.high_ns
-        assert prediction.step_ns == pytest.approx(times * model.step_ns, rel=0.04)
+    prediction = model.predict({"ddp.bucket_cap_mb": size_mb})
+    assert prediction.low_ns < times * model.step_ns < prediction.high_ns
+    assert prediction.step_ns == pytest.approx(times * model.step_ns, rel=0.04)
 
 
 @pytest.mark.parametrize("change", [{"ddp.bucket_cap_mb": 5.0}, {"ddp.comm_hook": "bf16"}])
@@ -243,13 +248,12 @@ def test_no_program_is_built_for_buckets_that_one_rank_of_two_does_not_show(
 
 
 def test_of_both_ranks_buckets_are_predicted_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    run = load([SAMPLES / "ranks-nccl-ddp"], cached=False)
+    run, model = reading.loaded(SAMPLES / "ranks-nccl-ddp"), on_a_card()
     built: list[Run] = []
-    of = RunModel.of
 
-    def counted(run: Run, measured: Measured) -> RunModel:
+    def counted(run: Run, _measured: Measured) -> RunModel:
         built.append(run)
-        return of(run, measured)
+        return model
 
     monkeypatch.setattr(RunModel, "of", counted)
     predicting = Predictor(run, reading.measured(SAMPLES / "ranks-nccl-ddp"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 from itertools import pairwise
 from math import hypot
 from pathlib import Path
@@ -714,20 +715,22 @@ def test_a_host_that_launched_all_before_the_first_step_limits_a_quick_device(
     assert us(quick) == pytest.approx(step_us)
 
 
+@cache
+def with_and_without_straggler_ns(late: int = 0, delay_us: float = 0.0) -> tuple[float, float]:
+    """Steps of eight ranks, one of which is late, and those without it."""
+    with TemporaryDirectory() as folder:
+        made = program(run_of_many(Path(folder), 2, Planted(delays=lambda rank, _: delay_us * (rank == late))))
+    return made.step_ns(), changed(made, {"straggler.removed": True}).step_ns()
+
+
 @pytest.mark.long
 @given(late=st.integers(0, 7), delay_us=st.sampled_from([500.0, 3_000.0]))
 @settings(max_examples=4)
 def test_without_a_straggler_no_gap_between_its_kernels_is_longer_than_on_others(late: int, delay_us: float) -> None:
     """Each step of the late rank begins with a gap that no call explains; the same run without it is the truth."""
 
-    def step_ns(folder: Path, planted: Planted) -> tuple[float, float]:
-        folder.mkdir()
-        made = program(run_of_many(folder, 2, planted))
-        return made.step_ns(), changed(made, {"straggler.removed": True}).step_ns()
-
-    with TemporaryDirectory() as work:
-        even = step_ns(Path(work) / "even", Planted())
-        before, after = step_ns(Path(work) / "late", Planted(delays=lambda rank, _: delay_us * (rank == late)))
+    even = with_and_without_straggler_ns()
+    before, after = with_and_without_straggler_ns(late, delay_us)
     assert even[1] == pytest.approx(even[0], rel=0.005)
     assert before == pytest.approx(even[0] + 1000 * delay_us, rel=0.01)
     assert after == pytest.approx(even[0], rel=0.005)

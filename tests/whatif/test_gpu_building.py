@@ -284,7 +284,7 @@ def compared(run: Run) -> Program:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", ["ranks-nccl-ddp", "ranks-nccl-fsdp"])
+@pytest.mark.parametrize("name", [pytest.param("ranks-nccl-ddp", marks=pytest.mark.thorough), "ranks-nccl-fsdp"])
 def test_recorded_steps_are_built_as_one_by_one(name: str) -> None:
     compared(load([str(SAMPLES / name)], cached=False))
 
@@ -294,7 +294,7 @@ def test_recorded_steps_are_built_as_one_by_one(name: str) -> None:
     ("seed", "ranks", "change"),
     [
         (0, 2, "ddp.bucket_cap_mb"),
-        (22, 2, "fsdp.prefetch"),
+        pytest.param(22, 2, "fsdp.prefetch", marks=pytest.mark.thorough),
         (9, 2, "loader.num_workers"),
         (16, 2, "syncs.removed"),
         (22, 3, "fsdp.prefetch"),

@@ -35,7 +35,8 @@ from .. import reading  # noqa: TID252 - tests are no installed package
 
 SAMPLES = Path(__file__).parents[2] / "sample_traces" / "gpu"
 TRACES = Path(__file__).parents[3] / "shared" / "real_traces"
-RECORDED = ("sample/ranks-nccl-ddp", "sample/ranks-nccl-fsdp")
+RECORDED = ("sample/ranks-nccl-fsdp", pytest.param("sample/ranks-nccl-ddp", marks=pytest.mark.thorough))
+each_recorded = pytest.mark.parametrize("program", RECORDED, indirect=True)
 # Of DDP a public one, which is smaller than our own.
 QUICK = ("sample/ranks-nccl-fsdp", "torchrec_resnet18_2xv100", "single_gpu/1eeffb3_trace_05.json.gz")
 FASTER: dict[str, dict[str, Value]] = {
@@ -97,6 +98,10 @@ def program(request: pytest.FixtureRequest, real_traces: Path) -> Program:
 
 
 each_trace = pytest.mark.parametrize("program", ALL, indirect=True)
+# Where a program is changed dozens of times, the largest of those read each time is thorough, too.
+small_ones = pytest.mark.parametrize(
+    "program", [*QUICK[1:], pytest.param(QUICK[0], marks=pytest.mark.thorough), *ALL[len(QUICK) :]], indirect=True
+)
 
 
 def known(program: Program, change: dict[str, Value]) -> Program | None:
@@ -140,7 +145,7 @@ def test_what_is_kept_of_a_program_holds_after_a_change(program: Program) -> Non
             assert {*anew.places((kind,))} <= {*after.places((kind,))}, change
 
 
-@pytest.mark.parametrize("program", RECORDED, indirect=True)
+@each_recorded
 def test_only_changes_of_the_link_differ_with_it(program: Program) -> None:
     other, seen = program.over(Link(5e3, 7.0)), 0
     for name in PREDICTED - OF_LINK:
@@ -210,7 +215,7 @@ def busiest_ns(program: Program) -> float:
     return max(mean(each) for each in spent.values())
 
 
-@each_trace
+@small_ones
 def test_two_changes_save_what_the_better_of_them_does(program: Program) -> None:
     """At least, but for 2 %: where a step begins moves as well."""
     quick = {name: after.step_ns() for name, change in FASTER.items() if (after := known(program, change)) is not None}
@@ -236,7 +241,7 @@ WITH_A_RANGE: tuple[dict[str, Value], ...] = (
 )
 
 
-@pytest.mark.parametrize("program", RECORDED, indirect=True)
+@each_recorded
 def test_what_is_assumed_to_save_more_does(program: Program) -> None:
     """But for 1 %: where a step begins moves as well."""
     slack, found = 0.01 * program.step_ns(), 0

@@ -66,10 +66,11 @@ def test_too_few_sizes_leave_the_rate_that_an_assumed_latency_gives() -> None:
 
 
 @pytest.mark.long
-def test_a_sharded_run_has_a_link_for_all_reduces(real_traces: Path) -> None:
-    run = load([real_traces / "nanogpt_8xh100"], cached=False)
-    model = RunModel.of(run, reading.measured(real_traces / "nanogpt_8xh100"))
-    result = model.result([model.predict({"link.gb_per_s": 1e6})])
+@pytest.mark.parametrize("predicts", [False, pytest.param(True, marks=pytest.mark.thorough)])
+def test_a_sharded_run_has_a_link_for_all_reduces(real_traces: Path, predicts: bool) -> None:
+    path = real_traces / "nanogpt_8xh100"
+    model = RunModel.of(reading.loaded(path), reading.measured(path))
+    result = model.result([model.predict({"link.gb_per_s": 1e6})] if predicts else [])
     assert result.link == DERIVED
     assert result.floor_ns is not None
-    assert result.predictions[0].step_ns <= model.step_ns
+    assert [prediction.step_ns <= model.step_ns for prediction in result.predictions] == [True] * predicts

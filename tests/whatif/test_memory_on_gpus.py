@@ -108,9 +108,14 @@ def of_one_rank(name):
         (SMALL, {"loader.batch_size": 32}, AUTOCAST),
         (FP32, {"precision.autocast": "bf16"}, AUTOCAST),
         (FP32, {"loader.batch_size": 4, "precision.autocast": "bf16"}, SMALL),
-        (FP32, {"loader.batch_size": 16, "optimizer.foreach": True}, FOREACH),
-        (FOREACH, {"loader.batch_size": 32, "optimizer.fused": True}, FP32),
-        (FOREACH, {"loader.batch_size": 32, "optimizer.fused": True, "precision.autocast": "bf16"}, AUTOCAST),
+        pytest.param(FP32, {"loader.batch_size": 16, "optimizer.foreach": True}, FOREACH, marks=pytest.mark.thorough),
+        pytest.param(FOREACH, {"loader.batch_size": 32, "optimizer.fused": True}, FP32, marks=pytest.mark.thorough),
+        pytest.param(
+            FOREACH,
+            {"loader.batch_size": 32, "optimizer.fused": True, "precision.autocast": "bf16"},
+            AUTOCAST,
+            marks=pytest.mark.thorough,
+        ),
     ],
 )
 def test_batch_autocast_and_optimizer(before, changes, after):

@@ -16,6 +16,7 @@ from dptune.commands.shared.reading import measured_of
 from dptune.measure.views import view
 from dptune.measured import Missing
 from dptune.testing import ask
+from dptune.trace import load
 from dptune.whatif.cpu.unit_building import read
 from dptune.whatif.cpu.unit_timeline import unit_timeline
 from dptune.whatif.predicting import compare, search
@@ -75,7 +76,7 @@ def recorded(tmp_path_factory):
 
 @pytest.mark.long
 def test_an_all_reduce_is_a_part_of_its_reduction(recorded):
-    plain, _ = measured_of([str(RECORDED)], 1, cached=False, links=None)
+    plain = load([RECORDED], cached=False)
     run, _ = recorded
     sizes = {"gather": SIZES, "reduce": SIZES}
 

@@ -57,7 +57,7 @@ def test_of_few_gradients_no_plan_is_better(parts, alpha):
 
 
 @pytest.mark.long
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=settings.default.max_examples // 3, deadline=None)
 @given(st.lists(st.tuples(st.integers(1, 200), st.integers(1, 300)), min_size=11, max_size=20), st.integers(0, 100))
 def test_of_many_gradients_the_plan_is_no_worse_than_where_it_was_looked_for(parts, alpha):
     ready = [sum(took for took, _ in parts[: at + 1]) for at in range(len(parts))]
