@@ -113,10 +113,7 @@ def without_scroll_bar(row: str) -> str:
     ("size", "key"),
     [
         *(pytest.param(SMALL, key, id=f"80x24-{key}") for key in TABS),
-        *(
-            pytest.param(LARGE, key, id=f"140x40-{key}", marks=() if key in "16" else pytest.mark.thorough)
-            for key in TABS
-        ),
+        *(pytest.param(LARGE, key, id=f"140x40-{key}") for key in TABS),
     ],
 )
 async def test_a_tab_looks_as_it_did(
