@@ -62,13 +62,17 @@ class Predictor:
         self._run, self._measured = run, measured
         self._ground: RunModel | None = None
         self._lack: Missing | None = None
+        self._made: dict[str, Prediction] = {}  # several rules ask for the same changes
         self.failure = ""
 
     def __call__(self, changes: Mapping[str, Value]) -> Prediction:
         """The step with these changes together."""
         try:
             self._check(changes)
-            return self._laid().predict(changes)
+            key = repr(sorted(changes.items()))  # 1 and True are not the same
+            if key not in self._made:
+                self._made[key] = self._laid().predict(changes)
+            return self._made[key]
         except Missing:
             raise
         except Exception as error:
