@@ -58,9 +58,8 @@ TERMINATE = Ending("terminate", None, "failed", (143,), "SIGTERM")
 TERMINATE_ONE = Ending("terminate", 1, "failed", (143,), "SIGTERM")
 MEMORY = Ending("memory", None, "failed", (1,), "raised RuntimeError")
 
-# Run each time: torchrun ends the other rank. How one process ends is seen in test_ending_of_one_process, test_endings,
-# test_interrupts and test_sigterm_to_dptune.
-OFTEN_CELLS = {("ddp", KILL_ONE)}
+# How one process ends is seen each time in test_ending_of_one_process, test_endings, test_interrupts and
+# test_sigterm_to_dptune.
 CELLS = [
     *(("plain", ending) for ending in (RAISE, EXIT, OS_EXIT, KILL, ABORT, TERMINATE, MEMORY)),
     *(("ddp", ending) for ending in (RAISE, RAISE_ONE, EXIT, OS_EXIT, KILL_ONE, ABORT_ONE, TERMINATE_ONE, MEMORY)),
@@ -171,12 +170,9 @@ def check_kept(ended: Ended, ending: Ending, rank: int) -> None:
 thorough = pytest.mark.thorough
 
 
+@thorough
 @pytest.mark.parametrize(
-    ("name", "ending"),
-    [
-        pytest.param(name, e, id=f"{name}-{e.name}-{e.rank or 0}", marks=() if (name, e) in OFTEN_CELLS else thorough)
-        for name, e in CELLS
-    ],
+    ("name", "ending"), [pytest.param(name, e, id=f"{name}-{e.name}-{e.rank or 0}") for name, e in CELLS]
 )
 def test_ending(name: str, ending: Ending, tmp_path: Path) -> None:
     kind = KINDS[name]

@@ -80,7 +80,12 @@ def bed(request: pytest.FixtureRequest) -> Iterator[Bed]:
         pytest.skip(str(why))
 
 
-def test_a_sweep_and_a_training_show_the_wire(bed: Bed, tmp_path: Path) -> None:
+def test_a_sweep_shows_the_wire(bed: Bed, tmp_path: Path) -> None:
+    measured_in_quiet(lambda number: swept(bed, tmp_path / f"sweep-{number}"))
+
+
+@pytest.mark.thorough
+def test_a_training_shows_the_wire_as_a_sweep_does(bed: Bed, tmp_path: Path) -> None:
     sweep = measured_in_quiet(lambda number: swept(bed, tmp_path / f"sweep-{number}"))
     measured_in_quiet(lambda number: trained(bed, sweep, tmp_path / f"training-{number}"))
 

@@ -17,6 +17,7 @@ from dptune.knobs import Value
 from dptune.measure.across_ranks import across
 from dptune.measure.views import view
 from dptune.measured import Measured, Missing
+from dptune.predicted import Prediction
 from dptune.runfile.communication import DdpFacts
 from dptune.trace.run import Run
 from dptune.whatif.cpu.buckets import MIB
@@ -245,6 +246,24 @@ def test_no_program_is_built_for_buckets_that_one_rank_of_two_does_not_show(
     monkeypatch.setattr(RunModel, "of", lambda *_: pytest.fail("built"))
     with pytest.raises(Missing, match="on all ranks"):
         Predictor(run, measured)(change)
+
+
+def test_the_same_changes_are_predicted_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In any order; 1 and True are two values."""
+    asked: list[dict[str, Value]] = []
+
+    class Ground:
+        def predict(self, changes: dict[str, Value]) -> Prediction:
+            asked.append(changes)
+            return Prediction.only("not replayed", changes=changes)
+
+    monkeypatch.setattr(RunModel, "of", lambda *_: Ground())
+    predicting = Predictor(reading.loaded(SAMPLES / "ranks-nccl-ddp"), reading.measured(SAMPLES / "ranks-nccl-ddp"))
+    both: dict[str, Value] = {"ddp.bucket_cap_mb": 5.0, "ddp.no_sync": True}
+    first = predicting(both)
+    assert predicting(dict(reversed(both.items()))) is first
+    assert predicting({**both, "ddp.no_sync": 1}) is not first
+    assert len(asked) == 2
 
 
 def test_of_both_ranks_buckets_are_predicted_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
