@@ -22,7 +22,8 @@ With several ranks, a `DistributedSampler` shuffles by default; call its `set_ep
 
 ## When to leave it alone
 
-- The order is meant: a curriculum, or tasks that are learned one after the other.
+- The order is meant: a curriculum, tasks that are learned one after the other, or a series whose state a recurrent model
+  carries from batch to batch.
 
 ## References
 
