@@ -22,13 +22,13 @@ With several ranks, a `DistributedSampler` shuffles by default; call its `set_ep
 
 ## When to leave it alone
 
-- The order is meant: a curriculum, tasks that are learned one after the other, or a series whose state a recurrent model
-  carries from batch to batch.
+- The order is meant: a curriculum, tasks that are learned one after the other, or a series whose state a recurrent
+  model carries from batch to batch.
 
 ## References
 
-- Bengio, "Practical Recommendations for Gradient-Based Training of Deep Architectures" (2012), section 2.1.2, on the
-  order of samples: https://arxiv.org/abs/1206.5533
+- LeCun et al., "Efficient BackProp" (1998), section 4.2: successive samples should rarely be of the same class.
+  http://yann.lecun.com/exdb/publis/pdf/lecun-98b.pdf
 - A data set whose training samples were not shuffled: https://github.com/choderalab/modelforge/issues/129
 - PyTorch, `torch.utils.data.DataLoader`: https://pytorch.org/docs/stable/data.html
 """
