@@ -89,6 +89,7 @@ class Server:
             own = {"PYTHONPATH": str(SERVER), "KINETO_LOG_LEVEL": "99", "TESTS_FORK_SERVER": str(asked.fileno())}
             self._process = _Popen(
                 [sys.executable, "any.py"],
+                cwd=SERVER,  # not in the folder of a test that looks what is left there
                 env={**AT_FIRST, **own},
                 pass_fds=[asked.fileno()],
                 stdin=subprocess.DEVNULL,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import itertools
 import json
 import os
@@ -13,6 +14,7 @@ import subprocess
 import sys
 import threading
 import time
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -153,7 +155,8 @@ SLOWER_IN_REPORT = re.compile(r"env\.PAUSE=0\.2: slower: [\d.]+ % more time per 
 def interrupted_at(line: str, *words: str, cwd: Path) -> int:
     """The status of a command that gets an interrupt as soon as it shows a line that starts with this.
 
-    As on a machine whose cores nobody takes: a trial that is disturbed would be run again.
+    As on a machine whose cores nobody takes: a trial that is disturbed would be run again. subprocess does not wait for
+    what it runs just then, but kills it.
     """
     ended, main = threading.Event(), threading.main_thread().ident
     assert main is not None
@@ -166,13 +169,15 @@ def interrupted_at(line: str, *words: str, cwd: Path) -> int:
                 return
 
     watches = threading.Thread(target=interrupt)
-    with mock.patch.object(judging, "disturbed", return_value=False):
+    with mock.patch.object(judging, "disturbed", return_value=False), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "subprocess [0-9]+ is still running", ResourceWarning)
         watches.start()
         try:
             return run(*words, cwd=cwd).returncode
         finally:
             ended.set()
             watches.join()
+            gc.collect()
 
 
 def played(kept: list[dict[str, object]], most: int = 1000) -> contextlib.AbstractContextManager[object]:
