@@ -15,7 +15,7 @@ def labels(**changed):
 def test_it_names_the_data_set_its_labels_and_the_loader(ask, make_measured, make_facts):
     (advice,) = ask("DP516", make_measured(), [make_facts(sorted_labels=labels())])
     assert advice.title == (
-        "Batches show one class after the other: `Shells` is sorted by `kinds`, and the loader at train.py:20 does not "
+        "Batches contain one class at a time: `Shells` is sorted by `kinds`, and the loader at train.py:20 does not "
         "shuffle"
     )
     assert (advice.kind, advice.saves, str(advice.place)) == ("risk", None, "train.py:20")

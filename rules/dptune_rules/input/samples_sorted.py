@@ -11,8 +11,8 @@
 
 ## Why it matters
 
-Each batch shows one class, or two. The model learns to predict that class, and forgets it while it sees the next one.
-BatchNorm computes its statistics from one class at a time.
+Each batch contains one class, or two. The model learns to predict that class, and forgets it while it sees the next
+one. BatchNorm computes its statistics from one class at a time.
 
 ## What to change
 
@@ -65,7 +65,7 @@ def _advice(found: SortedLabelFacts) -> Advice:
     distributed = found.sampler == "DistributedSampler"
     return results_at_risk(
         RULE,
-        title=f"Batches show one class after the other: `{found.dataset}` is sorted by `{found.labels}`, and the loader"
+        title=f"Batches contain one class at a time: `{found.dataset}` is sorted by `{found.labels}`, and the loader"
         f"{at} does not shuffle",
         why="The model learns to predict the class of the current batches, and forgets it while it sees the next one.",
         evidence=[
