@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import subprocess
 import sys
@@ -110,6 +111,11 @@ def test_a_recording_holds_the_load_and_what_was_taken_and_an_older_one_does_not
     slow = PLAIN.replace("optimizer.zero_grad()", "optimizer.zero_grad(); __import__('time').sleep(0.1)")
     assert slow != PLAIN
     run = profile(slow, *SHORT)
+    events = json.loads(gzip.decompress((run.folder / "rank-00000.detail.trace.json.gz").read_bytes()))["traceEvents"]
+    (step,) = (event for event in events if event["name"].startswith("ProfilerStep#"))
+    read = [event["ts"] for event in events if "observe/load.py" in event["name"]]
+    assert read  # the reading at the window's end, and no traced step has either
+    assert min(read) >= step["ts"] + step["dur"]
     path = run.folder / "rank-00000.facts.json"
     found = form.read(path, Facts).window("untraced").load
     assert found.wall_ns >= 300_000_000

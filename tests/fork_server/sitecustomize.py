@@ -5,7 +5,7 @@ PYTHONPATH, and asks for processes. Each gets the words, the environment, the fo
 has no torch in sys.modules, and goes on where Python was: with the `sitecustomize` of dptune, then with the script.
 There `import torch` is an import like any other, whose end is what the one here ended with; so are those of dptune's
 modules, which take 0.2 s where they are made anew. What C++ libraries take apart at the end of a process stays whole,
-0.2 s, as in every child that a recorded script forks.
+0.2 s, as in every child that a recorded script forks; so do modules (without_compiler/).
 """
 
 import _testinternalcapi
@@ -77,16 +77,13 @@ class _Kept:
                 delattr(modules[package], part)  # else `from package import part` would import nothing
         del modules["dptune"]
         self._modules = {name: (module, module.__spec__, *_to_run_again(module)) for name, module in modules.items()}
+        self._folders = {name: _folder_of(module.__spec__) for name, module in modules.items()}
 
     def find_spec(self, name, path=None, target=None):
         """Answer for a module that was loaded from one of these folders."""
-        if name not in self._modules:
+        if name not in self._modules or self._folders[name] not in (path or ()):
             return None
         _, spec, *_ = self._modules[name]
-        file = Path(spec.origin)
-        folder = file.parents[spec.submodule_search_locations is not None]
-        if str(folder) not in (path or ()):
-            return None
         found = importlib.util.spec_from_loader(name, self, origin=spec.origin, is_package=False)
         found.submodule_search_locations = spec.submodule_search_locations
         return found
@@ -100,6 +97,11 @@ class _Kept:
         _, module.__spec__, code, names = self._modules[module.__name__]
         exec(code, vars(module))
         vars(module).update(names)  # a function may have the name of a module in the package, which was imported before
+
+
+def _folder_of(spec):
+    """Where its package is."""
+    return str(Path(spec.origin).parents[spec.submodule_search_locations is not None])
 
 
 def _names_of(package):

@@ -171,6 +171,7 @@ class RankRecording:
             self._held = Held(process_rank.device_kind())
         self._window = Window(name=name, first_step=first_step)
         self.facts.windows.append(self._window)
+        self._reading = _reading()  # before the profiler runs: what it takes would be part of the first traced step
         if self._tracing is not None:
             self._tracing.begin()
             self._tracing.begin_step(first_step)
@@ -178,7 +179,6 @@ class RankRecording:
             self._begin_noise()
         self._observers.garbage.take()
         self._observers.garbage.take_calls()
-        self._reading = _reading()
         self._observers.compilations.take()
         self._ticks = Ticks.now()
         self._stopwatch = Stopwatch(process_rank.device_kind() != "cpu")
