@@ -14,6 +14,7 @@ import pytest
 from dptune.capture import interpreter
 from dptune.errors import CaptureError
 
+from .. import in_process  # noqa: TID252 - tests are no installed package
 from .conftest import PLAIN, SHORT, WITHOUT_COMPILER, Run, environment
 
 SHOW = "    print(sys.prefix)\n    print(sys.path)\n    print(__import__('os').environ.get('SEEN'))\n"
@@ -86,14 +87,8 @@ def test_a_python_asked_for_is_not_replaced_by_another(bare: Path) -> None:
         interpreter.choose("/no/such/python")
 
 
-def test_a_missing_script_is_said_before_anything_is_written(profile: Callable[..., Run], tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "dptune", "profile", "nowhere.py"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+def test_a_missing_script_is_said_before_anything_is_written(tmp_path: Path) -> None:
+    done = in_process.dptune("profile", "nowhere.py", cwd=tmp_path)
     assert done.returncode == 2
     assert "dptune: error: no such script: nowhere.py" in done.stderr
     assert not (tmp_path / "dptune-runs").exists()

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import pty
 import signal
 import subprocess
 import sys
+import termios
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -15,9 +17,10 @@ from pathlib import Path
 
 import pytest
 
-from dptune.capture import processes
+from dptune.capture import processes, watch
 from dptune.capture.progress import listen
 
+from .. import in_process  # noqa: TID252 - tests are no installed package
 from .conftest import SHORT
 from .launching import DPTUNE, TRAIN, Done, facts_in, left_behind, record_in, run_here, surroundings
 
@@ -229,28 +232,23 @@ def test_a_torchrun_that_is_killed_leaves_no_rank_behind(start: Callable[..., St
     assert left_behind(run.folder) == []
 
 
-# dptune waits 1 s, not 10, before it passes an interrupt on.
-IMPATIENT = """\
-import sys
-from dptune.capture import watch
-from dptune.cli import main
-watch._ENDS_WITHIN_S = 1.0
-sys.exit(main())
-"""
-
-
 def test_control_c_on_a_terminal_is_the_scripts_own(tmp_path: Path) -> None:
     """It reaches the script by itself: here one that saves for longer than dptune waits before it passes one on."""
     pytest.importorskip("torch", reason="recording needs torch")
     saves = "\nexcept KeyboardInterrupt:\n    time.sleep(3)\n    print('saved')\n    sys.exit(3)\n"
     indented = "".join(f"    {line}\n" for line in TRAIN.splitlines())
     (tmp_path / "train.py").write_text("import sys, time\ntry:\n" + indented.rstrip() + saves)
-    pid, terminal = pty.fork()
-    if pid == 0:
-        os.chdir(tmp_path)
-        command = [sys.executable, "-c", IMPATIENT]
-        words = [*command, "profile", "--run-dir", "run", *SHORT, "--continue", "train.py"]
-        os.execvpe(words[0], words, surroundings(**LONG, TERM="xterm"))
+    terminal, side = pty.openpty()
+
+    def before() -> None:
+        """The terminal is that of its session; it waits 1 s, not 10, before it passes an interrupt on."""
+        fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+        watch._ENDS_WITHIN_S = 1.0
+
+    words = ("profile", "--run-dir", "run", *SHORT, "--continue", "train.py")
+    env = surroundings(**LONG, TERM="xterm")
+    pid = in_process.forked(*words, streams=(side,) * 3, cwd=tmp_path, env=env, before=before).pid
+    os.close(side)
     said: list[bytes] = []
     reader = threading.Thread(target=_read, args=(terminal, said), daemon=True)
     reader.start()

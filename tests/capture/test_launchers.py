@@ -112,7 +112,7 @@ def test_the_users_own_torchrun_is_started_as_it_is(place: Path) -> None:
 
 
 def test_a_command_ends_with_its_own_status(place: Path) -> None:
-    done = run(*DPTUNE, "profile", *SHORT, "sh", "-c", "exit 7", cwd=place)
+    done = run_here("profile", *SHORT, "sh", "-c", "exit 7", cwd=place)
     assert done.status == 7
     assert "the script ended with exit status 7 before its first optimizer step" in done.err
 
@@ -275,7 +275,7 @@ def test_what_cannot_be_started_leaves_nothing(place: Path) -> None:
     broken.parent.mkdir()
     broken.write_text("#!/no/such/interpreter\n")
     broken.chmod(broken.stat().st_mode | stat.S_IXUSR)
-    done = run(*DPTUNE, "profile", "launcher", "train.py", cwd=place, env={"PATH": f"{broken.parent}:{BIN}"})
+    done = run_here("profile", "launcher", "train.py", cwd=place, env={"PATH": f"{broken.parent}:{BIN}"})
     assert done.status == 2
     assert done.err.startswith("dptune: error: cannot start launcher: No such file or directory")
     assert not (place / "dptune-runs").exists()

@@ -11,6 +11,7 @@ import subprocess
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,7 +20,7 @@ from dptune.runfile import form
 from dptune.runfile.facts import Facts
 from dptune.runfile.record import RunRecord
 
-from .. import in_process  # noqa: TID252 - tests are no installed package
+from .. import forks, in_process  # noqa: TID252 - tests are no installed package
 from .conftest import environment
 from .kinds_of_scripts import FIRST_LIGHT_STEP, KINDS, QUIET, Kind, recording_command
 
@@ -100,21 +101,24 @@ class Ended:
 
 
 class Started:
-    """A recording under way, in a session of its own as under a terminal."""
+    """A recording under way, in a session of its own as under a terminal; `dptune` is a fork where that is asked."""
 
-    def __init__(self, kind: Kind, folder: Path, *options: str, **env: str) -> None:
+    def __init__(self, kind: Kind, folder: Path, *options: str, is_fork: bool = False, **env: str) -> None:
         self._folder = folder
         self._mark = f"{os.getpid()}-{time.monotonic_ns()}"
         self._out, self._err = folder / "out", folder / "err"
-        with open(self._out, "w") as out, open(self._err, "w") as err:
-            self.process = subprocess.Popen(
-                recording_command(kind, folder / "run", *options),
-                cwd=folder,
-                env=environment(**QUIET, **kind.env, **env, DPTUNE_TEST_MARK=self._mark),
-                stdout=out,
-                stderr=err,
-                start_new_session=True,
-            )
+        command = recording_command(kind, folder / "run", *options)
+        how: dict[str, Any] = {
+            "cwd": folder,
+            "env": environment(**QUIET, **kind.env, **env, DPTUNE_TEST_MARK=self._mark),
+        }
+        self.process: subprocess.Popen[bytes] | forks.Forked
+        with open(os.devnull) as none, open(self._out, "w") as out, open(self._err, "w") as err:
+            if is_fork:
+                words, streams = command[3:], (none.fileno(), out.fileno(), err.fileno())  # after `python -m dptune`
+                self.process = in_process.forked(*words, streams=streams, **how)
+            else:
+                self.process = subprocess.Popen(command, stdout=out, stderr=err, start_new_session=True, **how)
 
     def wait_for_words(self, words: str) -> None:
         deadline = time.monotonic() + 600
@@ -247,7 +251,7 @@ def test_ctrl_c(name: str, tmp_path: Path) -> None:
 )
 def test_sigterm_to_dptune(name: str, tmp_path: Path) -> None:
     kind = KINDS[name]
-    started = Started(kind, tmp_path, "--continue", ENDING="say", ENDING_AT=str(AT))
+    started = Started(kind, tmp_path, "--continue", is_fork=name == "plain", ENDING="say", ENDING_AT=str(AT))
     started.wait_for_words(f"at step {AT}")
     os.kill(started.process.pid, signal.SIGTERM)
     ended = started.end()

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from .. import in_process  # noqa: TID252 - tests are no installed package
 from .conftest import SHORT
-from .launching import DPTUNE, TRAIN, facts_in, left_behind, record_in, surroundings
+from .launching import TRAIN, facts_in, left_behind, record_in, surroundings
 
 pytestmark = pytest.mark.records
 _LIMIT_BYTES = 900_000_000
@@ -48,19 +48,13 @@ def test_it_is_said_for_certain(little_memory: Path, tmp_path: Path) -> None:
     def enter() -> None:
         (little_memory / "cgroup.procs").write_text(str(os.getpid()))
 
-    words = [*DPTUNE, "profile", "--run-dir", "run", *SHORT, "--continue", "train.py"]
-    done = subprocess.run(
-        words,
-        cwd=tmp_path,
-        env=surroundings(),
-        capture_output=True,
-        text=True,
-        timeout=900,
-        check=False,
-        preexec_fn=enter,
-    )
-    assert done.returncode == 137, done.stderr
-    assert "the kernel killed one of its processes: out of memory" in done.stderr
+    words = ("profile", "--run-dir", "run", *SHORT, "--continue", "train.py")
+    with open(os.devnull) as none, (tmp_path / "said").open("w") as said:
+        streams = (none.fileno(), said.fileno(), said.fileno())
+        status = in_process.forked(*words, streams=streams, cwd=tmp_path, env=surroundings(), before=enter).wait(900)
+    text = (tmp_path / "said").read_text()
+    assert status == 137, text
+    assert "the kernel killed one of its processes: out of memory" in text
     folder = tmp_path / "run"
     assert record_in(folder).ending.how == "failed"
     assert facts_in(folder)[0].window("untraced").complete  # type: ignore[union-attr]

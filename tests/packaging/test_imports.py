@@ -25,13 +25,21 @@ def module_name(path: Path) -> str:
 def imports(path: Path) -> Iterator[str]:
     """Full dotted name of everything that a file imports, wherever in the file; `from a import b` gives `a.b`."""
     package = module_name(path) if path.name == "__init__.py" else module_name(path).rpartition(".")[0]
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in statements(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             above = package.split(".")[: len(package.split(".")) + 1 - node.level] if node.level else []
             base = ".".join([*above, *([node.module] if node.module else [])])
             yield from (f"{base}.{alias.name}" for alias in node.names)
+
+
+def statements(block: ast.AST) -> Iterator[ast.AST]:
+    """All statements below one, without what they compute: an import is a statement."""
+    for part in ("body", "orelse", "finalbody", "handlers", "cases"):
+        for node in getattr(block, part, ()):
+            yield node
+            yield from statements(node)
 
 
 def within(name: str, *packages: str) -> bool:

@@ -53,11 +53,16 @@ def innermost_loop(file: str, line: int) -> ast.AST | None:
 @functools.lru_cache(maxsize=256)
 def _innermost(file: str, line: int) -> tuple[ast.AST | None, bool]:
     """The innermost loop whose rounds run a line, in the innermost function, and whether they are independent."""
-    around = [node for node in ast.walk(tree_of(file)) if _holds(node, line)]
+    around = [node for node in _functions_and_loops(file) if _holds(node, line)]
     begins = max((node.lineno for node in around if isinstance(node, _FUNCTIONS)), default=0)
     loops = [node for node in around if isinstance(node, _LOOPS) and node.lineno >= begins]
     loop = max(loops, key=lambda loop: (loop.lineno, loop.col_offset), default=None)
     return loop, loop is not None and independent(loop, line)
+
+
+@functools.lru_cache(maxsize=256)
+def _functions_and_loops(file: str) -> list[ast.AST]:
+    return [node for node in ast.walk(tree_of(file)) if isinstance(node, (*_FUNCTIONS, *_LOOPS))]
 
 
 def _holds(node: ast.AST, line: int) -> bool:

@@ -107,10 +107,8 @@ def _children_ticks() -> int:
         found = {process for process, parent in parents.items() if parent in children} - children
         children |= found
         grown = bool(found)
-    below = children - {own_pid}
-    return sum(map(int, stats[own_pid][13:15])) + sum(
-        int(ticks) for process in below for ticks in stats[process][11:15]
-    )
+    of_ended = sum(map(int, stats[own_pid][13:15]))
+    return of_ended + sum(int(ticks) for process in children - {own_pid} for ticks in stats[process][11:15])
 
 
 def _stat(process: str) -> list[bytes]:

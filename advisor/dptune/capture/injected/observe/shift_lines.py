@@ -35,7 +35,10 @@ def loss_shift_lines() -> list[str]:
     """`file:line` of such slices in the script's functions that compute a cross entropy; empty without any."""
     found = []
     for file in script_files():
-        functions = [node for node in ast.walk(ast.parse("".join(linecache.getlines(file)))) if _has_loss(node)]
+        text = "".join(linecache.getlines(file))
+        if not any(loss in text for loss in _LOSSES):
+            continue
+        functions = [node for node in ast.walk(ast.parse(text)) if _has_loss(node)]
         lines = sorted({line for function in functions for line in _shifts(function)})
         found += [users_place(file, line) or "" for line in lines]
     return found[:_MOST]
