@@ -16,12 +16,11 @@ WINDOWS = ("--warmup", "20", "--untraced", "3", "--light", "0", "--detailed", "0
 SCRIPT = """
     import torch
     from torch import nn
-    from torch.distributed.fsdp import fully_shard
-
+    REPLACED
     torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
     model = nn.Linear(8, 8)
     stale = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    fully_shard(model)
+    replace(model)
     head = nn.Linear(8, 8)
     optimizer = torch.optim.SGD(head.parameters(), lr=1e-3)
     for step in range(40):
@@ -32,18 +31,32 @@ SCRIPT = """
 
 
 @pytest.mark.records
-def test_a_recording_names_both(profile):
-    """An optimizer that fully_shard has left behind, and one whose gradients nothing clears.
+@pytest.mark.parametrize(
+    ("replaced", "sharded"),
+    [
+        pytest.param(
+            "replace = lambda model: [model.register_parameter(name, nn.Parameter(held.detach().clone())) "
+            "for name, held in [*model.named_parameters()]]",
+            False,
+            id="replaced",
+        ),
+        pytest.param(
+            "from torch.distributed.fsdp import fully_shard as replace", True, id="sharded", marks=pytest.mark.thorough
+        ),
+    ],
+)
+def test_a_recording_names_both(profile, replaced, sharded):
+    """An optimizer that new parameters have left behind, and one whose gradients nothing clears.
 
     More steps warm up than are watched: watching ends in one of torch's hooks, which must all still run.
     """
-    done = profile(SCRIPT, *WINDOWS)
+    done = profile(SCRIPT.replace("REPLACED", replaced), *WINDOWS)
     assert done.status == 0, done.err
     none, kept = sorted(done.facts().optimizer_gradients, key=lambda facts: facts.optimizer)
-    assert (kept.optimizer, kept.where, kept.step_where) == ("SGD", "train.py:11", "train.py:14")
-    assert (kept.keeps, kept.kept, kept.has_none, kept.backward_where) == (True, kept.steps - 1, False, "train.py:13")
-    assert (none.optimizer, none.where, none.step_where, none.tensors) == ("AdamW", "train.py:8", "train.py:15", 2)
-    assert (none.has_none, none.keeps, none.elsewhere, none.sharded) == (True, False, 2, True)
+    assert (kept.optimizer, kept.where, kept.step_where) == ("SGD", "train.py:10", "train.py:13")
+    assert (kept.keeps, kept.kept, kept.has_none, kept.backward_where) == (True, kept.steps - 1, False, "train.py:12")
+    assert (none.optimizer, none.where, none.step_where, none.tensors) == ("AdamW", "train.py:7", "train.py:14", 2)
+    assert (none.has_none, none.keeps, none.elsewhere, none.sharded) == (True, False, 2, sharded)
 
 
 class Script:
