@@ -20,7 +20,7 @@ SAMPLE = str(Path(__file__).parents[1] / "rules" / "recorded" / "runs" / "unused
 
 @pytest.fixture(autouse=True)
 def without_iris(monkeypatch: pytest.MonkeyPatch) -> None:
-    """jsonschema, by which the client checks answers, makes 39 grammars for IRIs if it can: 3 s, and none is checked."""
+    """jsonschema, by which the client checks answers, makes 39 grammars for IRIs if it can, in 3 s; it checks none."""
     monkeypatch.setitem(sys.modules, "rfc3987_syntax", None)  # type: ignore[arg-type]
 
 

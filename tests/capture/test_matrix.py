@@ -8,19 +8,20 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from dptune.capture import processes
+from dptune.capture.progress import listen
 from dptune.runfile import form
 from dptune.runfile.facts import Facts
 from dptune.runfile.record import RunRecord
 
-from .. import forks, in_process  # noqa: TID252 - tests are no installed package
+from .. import in_process  # noqa: TID252 - tests are no installed package
 from .conftest import environment
 from .kinds_of_scripts import FIRST_LIGHT_STEP, KINDS, QUIET, Kind, recording_command
 
@@ -60,7 +61,7 @@ TERMINATE_ONE = Ending("terminate", 1, "failed", (143,), "SIGTERM")
 MEMORY = Ending("memory", None, "failed", (1,), "raised RuntimeError")
 
 # How one process ends is seen each time in test_ending_of_one_process, test_endings, test_interrupts and
-# test_sigterm_to_dptune.
+# test_sigterm_to_dptune_that_records_a_fork.
 CELLS = [
     *(("plain", ending) for ending in (RAISE, EXIT, OS_EXIT, KILL, ABORT, TERMINATE, MEMORY)),
     *(("ddp", ending) for ending in (RAISE, RAISE_ONE, EXIT, OS_EXIT, KILL_ONE, ABORT_ONE, TERMINATE_ONE, MEMORY)),
@@ -101,24 +102,21 @@ class Ended:
 
 
 class Started:
-    """A recording under way, in a session of its own as under a terminal; `dptune` is a fork where that is asked."""
+    """A recording under way, in a session of its own as under a terminal."""
 
-    def __init__(self, kind: Kind, folder: Path, *options: str, is_fork: bool = False, **env: str) -> None:
+    def __init__(self, kind: Kind, folder: Path, *options: str, **env: str) -> None:
         self._folder = folder
         self._mark = f"{os.getpid()}-{time.monotonic_ns()}"
         self._out, self._err = folder / "out", folder / "err"
-        command = recording_command(kind, folder / "run", *options)
-        how: dict[str, Any] = {
-            "cwd": folder,
-            "env": environment(**QUIET, **kind.env, **env, DPTUNE_TEST_MARK=self._mark),
-        }
-        self.process: subprocess.Popen[bytes] | forks.Forked
-        with open(os.devnull) as none, open(self._out, "w") as out, open(self._err, "w") as err:
-            if is_fork:
-                words, streams = command[3:], (none.fileno(), out.fileno(), err.fileno())  # after `python -m dptune`
-                self.process = in_process.forked(*words, streams=streams, **how)
-            else:
-                self.process = subprocess.Popen(command, stdout=out, stderr=err, start_new_session=True, **how)
+        with open(self._out, "w") as out, open(self._err, "w") as err:
+            self.process = subprocess.Popen(
+                recording_command(kind, folder / "run", *options),
+                cwd=folder,
+                env=environment(**QUIET, **kind.env, **env, DPTUNE_TEST_MARK=self._mark),
+                stdout=out,
+                stderr=err,
+                start_new_session=True,
+            )
 
     def wait_for_words(self, words: str) -> None:
         deadline = time.monotonic() + 600
@@ -246,15 +244,41 @@ def test_ctrl_c(name: str, tmp_path: Path) -> None:
     ended.check_readable()
 
 
-@pytest.mark.parametrize(
-    "name", ["plain", *(pytest.param(name, marks=thorough) for name in ("ddp", "spawn", "forked", "fsdp2"))]
-)
+def test_sigterm_to_dptune_that_records_a_fork(tmp_path: Path) -> None:
+    """As soon as the first step of the light window is over: in the next one the script waits."""
+    kind, folder, is_over, sent = KINDS["plain"], tmp_path / "run", threading.Event(), []
+
+    def end() -> None:
+        while not is_over.wait(0.05):
+            if not sent and any(rank.step >= FIRST_LIGHT_STEP for rank in listen(folder / "live")):
+                sent.append(signal.SIGTERM)
+                os.kill(os.getpid(), signal.SIGTERM)
+
+    before = signal.signal(signal.SIGTERM, lambda *_: None)  # for one that comes too late
+    thread = threading.Thread(target=end)
+    thread.start()
+    try:
+        words = recording_command(kind, folder, "--continue")[3:]  # after `python -m dptune`
+        env = environment(**QUIET, ENDING="blocked", ENDING_AT=str(AT))
+        done = in_process.recording(*words, cwd=tmp_path, env=env)
+    finally:
+        is_over.set()
+        thread.join()
+        signal.signal(signal.SIGTERM, before)
+    check_ended_by_sigterm(kind, Ended(done.returncode, done.stdout, done.stderr, folder, []))
+
+
+@thorough
+@pytest.mark.parametrize("name", ["plain", "ddp", "spawn", "forked", "fsdp2"])
 def test_sigterm_to_dptune(name: str, tmp_path: Path) -> None:
     kind = KINDS[name]
-    started = Started(kind, tmp_path, "--continue", is_fork=name == "plain", ENDING="say", ENDING_AT=str(AT))
+    started = Started(kind, tmp_path, "--continue", ENDING="say", ENDING_AT=str(AT))
     started.wait_for_words(f"at step {AT}")
     os.kill(started.process.pid, signal.SIGTERM)
-    ended = started.end()
+    check_ended_by_sigterm(kind, started.end())
+
+
+def check_ended_by_sigterm(kind: Kind, ended: Ended) -> None:
     assert (ended.status, ended.left) == (143, []), ended.err
     assert ended.record.ending.how == "interrupted"
     told = [ended.facts(rank).ended for rank in range(kind.ranks)]
