@@ -76,7 +76,14 @@ class Model:
 """
 
 
-@pytest.mark.parametrize(("source", "expected"), [(MODEL, ["model.py:11"]), (MODEL.replace("[..., 1:]", ""), [])])
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        (MODEL, ["model.py:11"]),
+        (MODEL.replace("[..., 1:]", ""), []),
+        (MODEL.replace("cross_entropy", "mse_loss"), []),
+    ],
+)
 def test_lines_that_slice_in_functions_that_compute_a_cross_entropy(tmp_path, monkeypatch, source, expected):
     file = tmp_path / "model.py"
     file.write_text(source)

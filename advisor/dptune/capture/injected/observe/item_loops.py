@@ -60,7 +60,7 @@ def _innermost(file: str, line: int) -> tuple[ast.AST | None, bool]:
     return loop, loop is not None and independent(loop, line)
 
 
-@functools.lru_cache(maxsize=256)
+@functools.lru_cache(maxsize=8)
 def _functions_and_loops(file: str) -> list[ast.AST]:
     return [node for node in ast.walk(tree_of(file)) if isinstance(node, (*_FUNCTIONS, *_LOOPS))]
 
