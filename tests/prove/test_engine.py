@@ -156,7 +156,7 @@ def interrupted_at(line: str, *words: str, cwd: Path) -> int:
     """The status of a command that gets an interrupt as soon as it shows a line that starts with this.
 
     As on a machine whose cores nobody takes: a trial that is disturbed would be run again. subprocess does not wait for
-    what it runs just then, but kills it.
+    what it runs just then, but kills it; a file that is opened just then is closed as garbage.
     """
     ended, main = threading.Event(), threading.main_thread().ident
     assert main is not None
@@ -170,7 +170,7 @@ def interrupted_at(line: str, *words: str, cwd: Path) -> int:
 
     watches = threading.Thread(target=interrupt)
     with mock.patch.object(judging, "disturbed", return_value=False), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "subprocess [0-9]+ is still running", ResourceWarning)
+        warnings.filterwarnings("ignore", "subprocess [0-9]+ is still running|unclosed file", ResourceWarning)
         watches.start()
         try:
             return run(*words, cwd=cwd).returncode
