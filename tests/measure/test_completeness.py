@@ -219,6 +219,22 @@ def test_kernels_of_steps_that_run_outside_all_steps(tmp_path, by):
     assert measured.known("account") is None
 
 
+def test_a_host_that_is_further_ahead_than_the_recorded_steps(tmp_path):
+    """The profiler waits for the device in the end; a call that returns long before or after shows nothing."""
+    by = 60_000
+    long = [{**one, "ts": 10 * one["ts"], "dur": 10 * one["dur"]} for one in rank()]  # 50 ms in all
+    late = [{**one, "ts": one["ts"] + by} if is_kernel(one) else one for one in long]
+    end = max(one["ts"] + one["dur"] for one in late if is_kernel(one))
+    _, trust = judged(tmp_path, [*late, call("cudaDeviceSynchronize", 50_100, end + 20)])
+    assert set(losses(trust)) == {"device-behind-steps"}
+    assert trust.findings[0].text.endswith("the device still ran earlier steps while these were launched")
+    assert "Record more steps" in unjudgeable(trust.findings, ()).next
+    for returned in (50_200, end - 1, end + 5_000):
+        (tmp_path / "0.json").unlink()
+        _, trust = judged(tmp_path, [*late, call("cudaDeviceSynchronize", 50_100, returned)])
+        assert set(losses(trust)) == {"device-events-outside-steps"}
+
+
 def test_exposed_communication_of_one_of_many_ranks_may_be_waiting(tmp_path):
     """Of one rank of eight the rows hold all that the account does not split, and none where all ranks were read."""
     (tmp_path / "one").mkdir()

@@ -21,6 +21,7 @@ _LOSSES = (
     "device-events-lost",
     "device-events-misdated",
     "device-events-outside-steps",
+    "device-behind-steps",
     "device-stream-missing",
     "communication-missing",
 )
@@ -62,6 +63,8 @@ _REMEDIES = {
         "Record again, and do not change the system clock while recording. To judge only the other ranks, pass only "
         "their traces.",
     ),
+    "device-behind-steps": "Record more steps: `dptune profile --light 20 train.py`, or a larger `active` in "
+    "torch.profiler's schedule. Or call torch.cuda.synchronize() before the recording starts.",
     **dict.fromkeys(
         ("steps-asynchronous", "collectives-differ", "sizes-differ"),
         "Check that all files are of the same run, or record again. To judge only the other ranks, pass only their "

@@ -55,6 +55,7 @@ from dptune.runfile.saved_files import shared_files
 from dptune.runfile.schedules import PlateauFacts, SchedulerFacts, epochs_of
 from dptune.runfile.script_profiler import ScriptProfilerFacts
 from dptune.runfile.slow_steps import SlowSteps
+from dptune.runfile.softmax_dimensions import SoftmaxDimensionFacts
 from dptune.runfile.sorted_labels import SortedLabelFacts
 from dptune.runfile.split_windows import SplitWindowFacts
 from dptune.runfile.step_draws import StepDrawFacts, equal_draws
@@ -130,6 +131,7 @@ __all__ = [
     "Share",
     "SliceCallsFacts",
     "SlowSteps",
+    "SoftmaxDimensionFacts",
     "SortedLabelFacts",
     "SplitWindowFacts",
     "StepDrawFacts",

@@ -33,6 +33,7 @@ WORDS = {  # by the names of facts that rules ask for
     "target_counts": "how many targets each loss counts",
     "policy_ratios": "how far updates change a policy",
     "misplaced_views": "whether views stand where a transpose is meant",
+    "softmax_dimensions": "over which dimension each softmax is",
     "causal_masks": "whether attention hides the tokens to predict",
     "gathered_embeddings": "whether embeddings are gathered without gradients",
     "carried_states": "whether recurrent layers keep their state from batch to batch",

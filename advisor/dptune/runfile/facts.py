@@ -50,6 +50,7 @@ from dptune.runfile.saved_files import SavedFileFacts
 from dptune.runfile.schedules import PlateauFacts, SchedulerFacts, ZeroRateFacts
 from dptune.runfile.script_profiler import ScriptProfilerFacts
 from dptune.runfile.shifted_labels import ShiftedLabelFacts
+from dptune.runfile.softmax_dimensions import SoftmaxDimensionFacts
 from dptune.runfile.sorted_labels import SortedLabelFacts
 from dptune.runfile.split_windows import SplitWindowFacts
 from dptune.runfile.step_draws import StepDrawFacts
@@ -224,10 +225,11 @@ class Facts:
     `script_profiler` the profiler that the script itself runs; `grad_scaler_where` that of an enabled GradScaler, else
     of one that is not; `clipping` the lines that clip gradients, and whether steps use the clipped ones; `step_values`
     what ranks compare of a step; `policy_ratios` ratios of policies that losses clip; `causal_masks` language models
-    that attend to the tokens to predict; `counted_padding` padding among the targets of losses; `saved_files` the files
-    that `torch.save` wrote; `training_mode` models that are evaluated in training mode; `unreached` parameters that get
-    no gradient; `zero_rates` optimizers that step at a learning rate of zero; `unrestored_states` optimizers that start
-    without the state that a loaded checkpoint has; `planned_epochs` the iterations of the loop around the loop that
+    that attend to the tokens to predict; `softmax_dimensions` softmax over another dimension than that of its use;
+    `counted_padding` padding among the targets of losses; `saved_files` the files that `torch.save` wrote;
+    `training_mode` models that are evaluated in training mode; `unreached` parameters that get no gradient;
+    `zero_rates` optimizers that step at a learning rate of zero; `unrestored_states` optimizers that start without the
+    state that a loaded checkpoint has; `planned_epochs` the iterations of the loop around the loop that
     draws batches; `ends_early` whether the latter may end before its loader; `plateaus` the values that each
     `ReduceLROnPlateau` decides by; `joins` whether DDP's `join` handles uneven inputs; `undivided_losses` steps that
     use the gradients of several backward passes; `norm_samples` BatchNorm layers of few samples; `active_dropouts`
@@ -306,6 +308,7 @@ class Facts:
     target_counts: list[TargetCountFacts] = field(default_factory=list)
     policy_ratios: list[PolicyRatioFacts] = field(default_factory=list)
     causal_masks: list[CausalMaskFacts] = field(default_factory=list)
+    softmax_dimensions: list[SoftmaxDimensionFacts] = field(default_factory=list)
     gathered_embeddings: list[GatheredEmbeddingFacts] = field(default_factory=list)
     carried_states: list[CarriedStateFacts] = field(default_factory=list)
     kept_weights: list[KeptWeightFacts] = field(default_factory=list)

@@ -55,6 +55,8 @@ def reverberate(rows, response):
 
 
 def error(outputs, batch):
+    if args.fault == "softmax-dimension":
+        return nn.functional.nll_loss(outputs.log_softmax(1 if args.mended else 0), batch.argmax(1))
     if args.fault == "softmax-before-cross-entropy":
         return nn.functional.cross_entropy(outputs if args.mended else outputs.softmax(1), batch.argmax(1))
     if args.fault == "loss-broadcast":  # what a model with one output predicts of each row

@@ -107,6 +107,7 @@ FAULTS = (
     "view-for-transpose",
     "gathered-without-gradients",
     "samples-sorted",
+    "softmax-dimension",
 )
 parser = argparse.ArgumentParser()
 parser.add_argument("fault", choices=FAULTS)

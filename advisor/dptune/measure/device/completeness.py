@@ -31,10 +31,11 @@ from dptune.trace.kernels import (
     SYNC_CATEGORIES,
 )
 from dptune.trace.kineto.limitations import DAMAGED
-from dptune.trace.vendors import CAPTURE_NAME, COPY_CALL_NAME, KERNEL_LAUNCH_NAME
+from dptune.trace.vendors import CAPTURE_NAME, COPY_CALL_NAME, KERNEL_LAUNCH_NAME, WAIT_NAME
 
 EDGE = 2  # calls: the profiler starts and stops recording calls and kernels one after the other
 _IDLE_NS = 10_000_000  # no launch is pending for as long while the device is idle, of one that runs promptly
+_WOKEN_NS = 1_000_000  # a call that waits for a device returns as soon after its last operation
 _ENOUGH = 50  # operations whose launch is known
 _APART_NS = 200_000  # in public traces a device's clock is late by up to 0.1 ms
 _LATE_NS, _IDLE_SHARE = 500_000, 0.5  # of 227 traces none is so: the slowest device starts work within 0.3 ms
@@ -258,5 +259,15 @@ def _outside_steps(columns: Columns, devices: list[Operations], steps: list[Step
     if outside <= MOST_LOST * launched:
         return None
     what = f"{outside:,} of {launched:,} device operations launched in steps run outside all steps"
+    if all(_is_waited_for(columns, device) for device in devices):
+        text = f"{what}: the device still ran earlier steps while these were launched"
+        return Loss(code="device-behind-steps", fatal=True, text=text)
     text = f"{what}: the clocks of host and device disagree"
     return Loss(code="device-events-outside-steps", fatal=True, text=text)
+
+
+def _is_waited_for(columns: Columns, device: Operations) -> bool:
+    """Whether a call waits for a device until the last of its operations ends, by the clocks of both."""
+    waits = columns.rows(LAUNCH_CATEGORIES, WAIT_NAME.search)
+    last_ns, end_ns = device.span_ns[1], columns.ends(waits)
+    return bool(((columns.ts_ns[waits] < last_ns) & (end_ns >= last_ns) & (end_ns < last_ns + _WOKEN_NS)).any())

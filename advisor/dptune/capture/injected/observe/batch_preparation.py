@@ -26,6 +26,7 @@ from dptune.runfile.loader import PreparingFacts
 _DATASETS, _WORKERS = 8, 64  # those that are metered: the first ones
 _BATCHES, _READING, _READING_CPU, _COLLATING, _COLLATING_CPU, _TENSORS, _BYTES = _FIELDS = range(7)
 _LONG = 8  # bytes of a number
+_WRAPPERS = 2  # of a function, by objects of libraries
 _PARTS = 512  # of a batch that are searched for tensors
 
 
@@ -154,12 +155,22 @@ def called_code(function: Any) -> CodeType | None:
     return getattr(_called(function), "__code__", None)
 
 
-def _called(function: Any) -> Any:
-    """The function that a partial one, or an object that can be called, runs."""
+def _called(function: Any, wrappers: int = _WRAPPERS) -> Any:
+    """The function that a partial one, or an object that can be called, runs.
+
+    A library's object may hold the script's only function, as transformers' collator that drops columns does.
+    """
     while isinstance(function, functools.partial):
         function = function.func
     by_class = getattr(type(function), "__call__", None)  # noqa: B004 - what an object that can be called runs
-    return by_class if not hasattr(function, "__code__") and hasattr(by_class, "__code__") else function
+    if hasattr(function, "__code__") or not hasattr(by_class, "__code__"):
+        return function
+    if wrappers and users_code(by_class.__code__) is None and not isinstance(function, torch.nn.Module):
+        held = [_called(each, wrappers - 1) for each in getattr(function, "__dict__", {}).values() if callable(each)]
+        scripts = [each for each in held if users_code(getattr(each, "__code__", None)) is not None]
+        if len(scripts) == 1:
+            return scripts[0]
+    return by_class
 
 
 def named(function: Any) -> str | None:

@@ -107,6 +107,7 @@ def gather(facts: Facts, observers: Observers) -> None:
         "target_counts": observers.target_counts.facts,
         "policy_ratios": observers.policy_ratios.facts,
         "causal_masks": observers.causal_masks.facts,
+        "softmax_dimensions": observers.softmax_dimensions.facts,
         "gathered_embeddings": observers.gathered_embeddings.facts,
         "carried_states": observers.carried_states.facts,
         "kept_weights": observers.kept_weights.facts,

@@ -55,6 +55,7 @@ from dptune.capture.injected.observe.saved_files import SavedFiles
 from dptune.capture.injected.observe.scaled_clipping import ScaledClipping
 from dptune.capture.injected.observe.script_profilers import ScriptProfilers
 from dptune.capture.injected.observe.shifted_labels import ShiftedLabels
+from dptune.capture.injected.observe.softmax_dimensions import SoftmaxDimensions
 from dptune.capture.injected.observe.sorted_labels import SortedLabels
 from dptune.capture.injected.observe.split_windows import SplitWindows
 from dptune.capture.injected.observe.step_draws import StepDraws
@@ -140,6 +141,7 @@ class Observers:
     hook_calls: HookCalls
     split_windows: SplitWindows
     sorted_labels: SortedLabels
+    softmax_dimensions: SoftmaxDimensions
     sampled_steps: SampledSteps
 
     def stepped(self, optimizer: Any) -> None:
@@ -221,7 +223,7 @@ def observers() -> Observers:
     target_counts = TargetCounts(places)
     sorted_labels = SortedLabels(places)
     bootstrapped_targets, policy_ratios = BootstrappedTargets(), PolicyRatios()
-    causal_masks = CausalMasks(places)
+    causal_masks, softmax_dimensions = CausalMasks(places), SoftmaxDimensions(places)
     gathered_embeddings = GatheredEmbeddings()
     calls.before_counting.append(gathered_embeddings.called)
     meters.drawn += [training_mode.drawn, step_draws.drawn, frozen_features.drawn, carried_states.drawn]
@@ -238,6 +240,7 @@ def observers() -> Observers:
         sorted_labels.before_pass,
         policy_ratios.before_pass,
         causal_masks.before_pass,
+        softmax_dimensions.before_pass,
         gathered_embeddings.before_pass,
     ]
     meters.before_call.append(undivided_losses.before_pass)
@@ -250,6 +253,7 @@ def observers() -> Observers:
         bootstrapped_targets.after_pass,
         policy_ratios.after_pass,
         causal_masks.after_pass,
+        softmax_dimensions.after_pass,
     ]
     kept_weights = KeptWeights()
     kept_weights.install()
@@ -333,5 +337,6 @@ def observers() -> Observers:
         hook_calls=hook_calls,
         split_windows=split_windows,
         sorted_labels=sorted_labels,
+        softmax_dimensions=softmax_dimensions,
         sampled_steps=SampledSteps(places),
     )
