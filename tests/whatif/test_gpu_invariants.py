@@ -20,15 +20,12 @@ from hypothesis import strategies as st
 from dptune.errors import DptuneError
 from dptune.knobs import Value
 from dptune.measured import Missing
-from dptune.trace import load
-from dptune.trace.run import Run
 from dptune.whatif.cpu.wire import Link
 from dptune.whatif.gpu.assumed import Side
 from dptune.whatif.gpu.changes import OF_LINK, PREDICTED, changed
 from dptune.whatif.gpu.graph import COMPUTING, Kind
 from dptune.whatif.gpu.program import Program
 from dptune.whatif.gpu.uncertainty import unchanged
-from dptune.whatif.run_model import RunModel
 from dptune.whatif.scenarios import named
 
 from .. import reading  # noqa: TID252 - tests are no installed package
@@ -81,8 +78,7 @@ def program_of(name: str) -> Program | None:
     """The program of a trace; None where it has none."""
     path = SAMPLES / name.removeprefix("sample/") if name.startswith("sample/") else TRACES / name
     try:
-        run: Run = load([str(path)], cached=False)
-        model = RunModel.of(run, reading.measured(path)).model
+        model = reading.modelled(path).model
     except (DptuneError, Missing):
         return None
     assert isinstance(model, Program)
