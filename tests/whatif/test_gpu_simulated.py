@@ -169,7 +169,7 @@ def told_and_true(run: Run, change: str, value: str) -> tuple[float, float, RunM
         pytest.param(
             "wrapper",
             "ddp",
-            {**FSDP, "losses_read": 1},
+            {**UNITS, "losses_read": 1},
             2.0,
             5.0,
             0.02,
