@@ -8,13 +8,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Generic, TypeVar
 
+import dptune.measure
 from dptune.advice import Report
 from dptune.commands.shared.reading import report_of
-from dptune.measure import measure
 from dptune.measured import Measured
 from dptune.runfile.links import LINKS_JSON
 from dptune.trace import load
 from dptune.trace.run import Run
+from dptune.whatif.run_model import RunModel
 
 from . import sharing
 
@@ -51,9 +52,12 @@ def reported(path: Path) -> Report:
 
 @_Once
 def measured(path: Path) -> Measured:
-    """The figures of a trace, or of a folder of traces; those of the report on it, where that is there already."""
+    """The figures of a trace, or of a folder of traces; those of the report on it, where that is there already.
+
+    Commands measure none of them again, nor does this what they did: kept_figures.py.
+    """
     linked = any((place / LINKS_JSON).exists() for place in (path, path.parent))  # of which a report says more
-    return reported(path).measured if not linked and reported.begun(path) else measure(load([path]))
+    return reported(path).measured if not linked and reported.begun(path) else dptune.measure.measure(load([path]))
 
 
 @_Once
@@ -65,7 +69,13 @@ def loaded(path: Path) -> Run:
 @_Once
 def measured_without_facts(path: Path) -> Measured:
     """What the traces of a recorded run show by themselves."""
-    return measure(without_facts(load([path])))
+    return dptune.measure.measure(without_facts(load([path])))
+
+
+@_Once
+def modelled(path: Path) -> RunModel:
+    """The model of a run's steps."""
+    return RunModel.of(loaded(path), measured(path))
 
 
 def without_facts(run: Run) -> Run:

@@ -227,7 +227,7 @@ def test_of_the_mtia_trace_it_is_said_that_launches_are_missing(real_traces):
 @pytest.mark.parametrize(
     ("file", "kinds"),
     [
-        ("nanogpt_8xh100/42f4e74*", 2),
+        pytest.param("nanogpt_8xh100/42f4e74*", 2, marks=pytest.mark.thorough),
         pytest.param("large_single/64cc6ea*", 3, marks=pytest.mark.thorough),
         pytest.param("vendor_pairs/3610297*", 2, marks=pytest.mark.thorough),
         ("kineto_resnet50_loader/234cf25*", 1),

@@ -195,7 +195,7 @@ def test_on_a_cpu_only_what_steps_ask_for_is_known(tmp_path):
     [
         ("single_gpu/c4adadd*", (1,), True),
         pytest.param("large_single/64cc6ea*", (1,), False, marks=pytest.mark.thorough),
-        ("vendor_pairs/3610297*", (6,), False),
+        pytest.param("vendor_pairs/3610297*", (6,), False, marks=pytest.mark.thorough),
         ("vendor_pairs/fa7c06f*", (6,), False),
         ("vendor_pairs/737b43a*", (1,), False),
     ],

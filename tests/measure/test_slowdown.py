@@ -4,6 +4,7 @@ import gzip
 import json
 from statistics import median
 
+import numpy as np
 import pytest
 
 from dptune.measured import Missing
@@ -92,6 +93,7 @@ def test_a_real_run_is_slowed_as_a_plain_count_says(real_traces):
             launches.setdefault(e["args"].get("correlation"), float(e["ts"]))
     kernels = [e for e in events if e.get("cat") in ("kernel", "Kernel")]
     exchanges = [(float(e["ts"]), float(e["ts"]) + e["dur"]) for e in kernels if "nccl" in e["name"].lower()]
+    begins, ends = np.array(exchanges).T
     of_step = {name: {} for name in steps}
     for e in sorted(kernels, key=lambda e: (launches.get(e["args"]["correlation"], 0), float(e["ts"]))):
         called = launches.get(e["args"]["correlation"])
@@ -101,7 +103,7 @@ def test_a_real_run_is_slowed_as_a_plain_count_says(real_traces):
                 continue
             if "nccl" not in e["name"].lower() and e["dur"] > 0:
                 begin, end = float(e["ts"]), float(e["ts"]) + e["dur"]
-                beside = sum(max(0.0, min(end, b) - max(begin, a)) for a, b in exchanges)
+                beside = np.maximum(0.0, np.minimum(end, ends) - np.maximum(begin, begins)).sum()
                 of_step[name].setdefault(e["name"], []).append((e["dur"], beside / e["dur"]))
     beside = without = pairs = 0
     for name in set.intersection(*(set(one) for one in of_step.values())):

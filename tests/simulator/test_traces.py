@@ -120,7 +120,7 @@ BOUND_BY = {"GPU": (2, "fp32"), "host": (1, "tf32")}  # the seed of the machine,
         ("GPU", "current stream", True),
         ("GPU", "waits", True),
         ("GPU", "async", False),
-        ("GPU", "", False),  # DDP instead
+        pytest.param("GPU", "", False, marks=pytest.mark.thorough),  # DDP instead
         ("host", "current stream", False),
         pytest.param("host", "waits", False, marks=pytest.mark.thorough),
     ],
@@ -135,8 +135,9 @@ def test_gradients_that_the_backward_pass_waits_for(bound_by: str, hooks: str, f
         "link": Link(12.0, 20.0, 2.0),
     }
     run = run_of(seed, hooks=hooks, **averaged)  # type: ignore[arg-type]
-    planted = pairs.mean_step_ns(written(run, tmp_path))
-    mended = pairs.mean_step_ns(pairs.simulated((run[0], replace(run[1], hooks="async")), traced=True))
+    planted = pairs.mean_step_ns(written(run, tmp_path, STEPS), STEPS)
+    asynchronous = run[0], replace(run[1], hooks="async")
+    mended = pairs.mean_step_ns(pairs.simulated(asynchronous, traced=True, steps=STEPS), STEPS)
     loaded = load([tmp_path])
     found = build_report(loaded, measure(loaded), Configuration(select=("DP115",)))
     saved = 1 - mended / planted

@@ -9,8 +9,8 @@ from urllib.request import Request, urlopen
 
 import pytest
 
-SAMPLES = Path(__file__).resolve().parents[2] / "sample_traces"
-SAMPLE = SAMPLES / "healthy"
+RUNS = Path(__file__).resolve().parents[1] / "rules" / "recorded" / "runs"
+SAMPLE = RUNS / "uncovered-cost"  # two ranks of 4,500 events each, their detailed windows included
 ONE = "rank-00000.trace.json.gz"
 
 

@@ -21,11 +21,13 @@ from dptune.trace.loading import cache, private_folder
 from dptune.trace.loading.reading import read
 
 from .. import in_process  # noqa: TID252 - tests are no installed package
+from .conftest import RUNS
 
 LEAST_TEXT_BYTES = cache.LEAST_TEXT_BYTES
 
 of_users = pytest.mark.skipif(not hasattr(os, "geteuid"), reason="the platform knows no users")
-SOURCE = Path(__file__).resolve().parents[2] / "sample_traces"
+SOURCE = RUNS / "late-rank"  # 2,001 events a rank
+LARGER = Path(__file__).resolve().parents[2] / "sample_traces" / "healthy" / "rank-00000.trace.json.gz"
 
 
 def same(one, other) -> bool:
@@ -44,7 +46,7 @@ def trace_file(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
     path = tmp_path / "run" / "rank-00000.trace.json.gz"
     path.parent.mkdir()
-    shutil.copy(SOURCE / "healthy" / "rank-00000.trace.json.gz", path)
+    shutil.copy(SOURCE / "rank-00000.trace.json.gz", path)
     age(path)
     return path
 
@@ -105,7 +107,7 @@ def test_a_trace_that_breaks_off_is_not_kept(trace_file, real_traces):
 
 def test_a_file_that_changed_is_read_anew_and_its_old_columns_go(trace_file):
     first = read(str(trace_file))
-    other = SOURCE / "healthy" / "rank-00001.trace.json.gz"
+    other = SOURCE / "rank-00001.trace.json.gz"
     shutil.copy(other, trace_file)
     age(trace_file, 60)
     second = read(str(trace_file))
@@ -508,6 +510,8 @@ def test_two_writers_at_once(trace_file):
 def test_the_command_keeps_columns_and_can_be_told_not_to(trace_file, monkeypatch):
     """On a trace that is large enough: of 1.8 MB."""
     monkeypatch.setattr(cache, "LEAST_TEXT_BYTES", LEAST_TEXT_BYTES)
+    shutil.copy(LARGER, trace_file)
+    age(trace_file)
     words = ("report", str(trace_file), "--format", "json")
     first = in_process.dptune(*words, "--no-cache")
     assert entries(trace_file) == []

@@ -28,13 +28,13 @@ from .. import reading  # noqa: TID252 - tests are no installed package
 from .conftest import SAMPLE
 
 STRAGGLER = "torchrec_straggler_4xv100"
-LIMITS = Limits(wait_s=600, rank_timeout_s=600, attempts=2, workers=2)
+LIMITS = Limits(wait_s=600, rank_timeout_s=600, attempts=2, workers=1)
 DPTUNE = Path(sys.executable).parent / "dptune"
 
 
 @pytest.fixture(scope="module")
 def address():
-    """The scheduler of two workers; one that is killed twice with the same call is given up."""
+    """The scheduler of a worker that is started again; a call that kills it twice is given up."""
     distributed = pytest.importorskip("distributed")
     with cluster._local(distributed, LIMITS) as local:
         yield local.scheduler_address

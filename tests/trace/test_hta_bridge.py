@@ -104,6 +104,7 @@ FILES = {
     ("cpu_only/3b2ac16_ref.json",): _NO_KERNELS,
     ("torchrec_straggler_4xv100/7c1bf12_21149.1698955063514749919.pt.trace.json.gz",): _LONE,
     tuple(RANKS): set(),
+    ("hta_small/a4a6c2d_event_sync_trace.json.gz", STEP): _LONE,
 }
 
 
@@ -150,11 +151,14 @@ WRITTEN = ["bytes", "external_id"]  # numbers in ours, where files write text or
 WRITTEN_OTHERWISE = ["inference_graphs/3e1be69_graph_execution.json.gz", "handmade/71530b1_gpu_metrics_input.json"]
 
 
-# One of each set of analyses that fail; `make test-thorough` reads the others.
+# Small ones with and without steps and kernels, and two ranks; `make test-thorough` reads the others.
 RARELY = {
+    RANKS[0],
+    "hta_small/4bcd84b_benchmark_result_2869224_1695835535_trace.json.gz",
     "hta_small/eac4fdc_benchmark_result_924719_1679055439_trace.json.gz",
     "handmade/3a6b200_backward_thread.json",
-    "handmade/71530b1_gpu_metrics_input.json",
+    "single_gpu/1eeffb3_trace_05.json.gz",
+    "inference_graphs/3e1be69_graph_execution.json.gz",
     "single_gpu/c4adadd_dcb0aa1a78e7_4399.1752181589589738346.pt.trace.json.gz",
     "vendor_pairs/737b43a_1016001.json.gz",
     "torchrec_straggler_4xv100/7c1bf12_21149.1698955063514749919.pt.trace.json.gz",
@@ -231,11 +235,11 @@ def test_times_are_rounded_as_hta_rounds_them(tmp_path, monkeypatch, shift_us, r
     pd.testing.assert_frame_equal(found, expected, check_exact=True)
 
 
-OTHERS = [(1, False), (2, True)]
+OTHERS = [(1, False), (1, True), (2, True)]
 
 
 @pytest.mark.parametrize(
-    ("steps", "last"), [(2, False), (1, True), *(pytest.param(*each, marks=pytest.mark.thorough) for each in OTHERS)]
+    ("steps", "last"), [(2, False), *(pytest.param(*each, marks=pytest.mark.thorough) for each in OTHERS)]
 )
 def test_rare_events(tmp_path, steps, last):
     """Operators that name a stream; kernels without a launch, and on stream 0; functions that outlast their caller."""

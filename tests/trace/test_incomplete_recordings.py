@@ -15,13 +15,15 @@ from dptune.config import Settings
 from dptune.measure import measure
 from dptune.trace import load
 
+from .conftest import SAMPLE
+
 HEALTHY = Path(__file__).resolve().parents[2] / "sample_traces" / "healthy"
 LIGHT, DETAILED = "rank-00000.trace.json.gz", "rank-00000.detail.trace.json.gz"
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    return shutil.copytree(HEALTHY, tmp_path / "run")
+    return shutil.copytree(SAMPLE, tmp_path / "run")
 
 
 def reported(folder: Path) -> Report:
@@ -51,7 +53,10 @@ def test_a_whole_recording_lacks_nothing(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("lose", [Path.unlink, _halved])
-def test_of_a_rank_whose_trace_is_damaged_others_are_not_asked_for(folder: Path, lose: Callable[[Path], None]) -> None:
+def test_of_a_rank_whose_trace_is_damaged_others_are_not_asked_for(
+    tmp_path: Path, lose: Callable[[Path], None]
+) -> None:
+    folder = shutil.copytree(HEALTHY, tmp_path / "run")
     lose(folder / LIGHT)
     (folder / DETAILED).unlink()
     report = reported(folder)

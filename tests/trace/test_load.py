@@ -18,6 +18,8 @@ from dptune.runfile.record import RunRecord
 from dptune.runfile.window import Window
 from dptune.trace import load
 
+from .conftest import SAMPLE
+
 EVENT = {"ph": "X", "cat": "cpu_op", "name": "aten::add", "pid": 1, "tid": 1, "ts": 1, "dur": 1}
 
 
@@ -396,8 +398,7 @@ def test_the_file_latest_stands_for_the_run_it_names(tmp_path):
 def recorded(tmp_path):
     """A run folder as `dptune profile` leaves it."""
     folder = tmp_path / "run"
-    sample = Path(__file__).resolve().parents[2] / "sample_traces" / "healthy"
-    shutil.copytree(sample, folder, ignore=shutil.ignore_patterns(".dptune-cache"))
+    shutil.copytree(SAMPLE, folder, ignore=shutil.ignore_patterns(".dptune-cache"))
     (folder / "links.json").write_text("{}")
     (folder / "live").mkdir()
     (folder / "rank-00000.log").write_text("a line")
@@ -437,7 +438,7 @@ def test_digits_that_are_no_number(tmp_path):
 @pytest.mark.long
 def test_what_is_kept_of_links_and_proofs_is_no_trace(tmp_path):
     """Beside the runs and in them; and of two runs that lie side by side, trials are none."""
-    sample = Path(__file__).resolve().parents[2] / "sample_traces" / "accumulation_without_no_sync"
+    sample = Path(__file__).resolve().parents[2] / "sample_traces" / "healthy"
     for name in ("a", "b"):
         shutil.copytree(sample, tmp_path / name, ignore=shutil.ignore_patterns(".dptune-cache"))
         trial = tmp_path / name / "verified" / "ddp.no_sync=true" / "trial-001-A"

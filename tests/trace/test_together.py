@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from pathlib import Path
 
 import pytest
 
@@ -13,7 +12,8 @@ from dptune.trace import load
 from dptune.trace.loading.same_run import APART_NS
 from dptune.trace.run import Run
 
-SAMPLES = Path(__file__).parents[2] / "sample_traces"
+from .conftest import RUNS, SAMPLE
+
 EPOCH_US = 1_700_000_000_000_000
 FAR_US = APART_NS // 1000
 
@@ -97,7 +97,7 @@ def test_ranks_that_were_not_recorded_at_the_same_time_are_doubted(tmp_path, gap
 @pytest.fixture
 def recorded(tmp_path):
     """A recording whose folder may be written to."""
-    return shutil.copytree(SAMPLES / "healthy", tmp_path / "run", copy_function=shutil.copyfile)
+    return shutil.copytree(SAMPLE, tmp_path / "run", copy_function=shutil.copyfile)
 
 
 def findings(folder):
@@ -120,8 +120,8 @@ def test_a_trace_of_another_rank_in_a_recording_is_left_out(recorded):
 
 @pytest.mark.long
 def test_a_trace_of_another_run_in_a_recording_is_refused(recorded):
-    shutil.copyfile(SAMPLES / "tiny_buckets/rank-00001.trace.json.gz", recorded / "rank-00001.trace.json.gz")
-    with pytest.raises(RunError, match=r"not of one run: .*rank-00000\.trace.* starts 7 minutes after .*rank-00001"):
+    shutil.copyfile(RUNS / "late-rank" / "rank-00001.trace.json.gz", recorded / "rank-00001.trace.json.gz")
+    with pytest.raises(RunError, match=r"not of one run: .*rank-00000\.trace.* starts 4 days after .*rank-00001"):
         load([recorded])
 
 

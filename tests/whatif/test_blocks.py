@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 
 import pytest
@@ -14,7 +13,6 @@ from dptune.runfile.facts import Facts
 from dptune.runfile.tensors import TensorFacts
 from dptune.whatif.blocks import UNKNOWN, as_units
 from dptune.whatif.memory.predicting import predict_memory
-from dptune.whatif.run_model import RunModel
 
 from .. import reading  # noqa: TID252 - tests are no installed package
 
@@ -24,11 +22,6 @@ ROOT = FsdpFacts(2, units=1, modules=["Model"], mesh=[4], root=True)
 FACTS = replace(
     Facts(rank=0), fsdp=[BLOCKS, ROOT], tensors=TensorFacts(block="Block", block_bytes=[8] * 6, whole_bytes=48)
 )
-
-
-@cache
-def recorded() -> RunModel:
-    return RunModel.of(reading.loaded(SAMPLE), reading.measured(SAMPLE))
 
 
 @pytest.mark.parametrize(("blocks", "units"), [(1, 7), (2, 4), (4, 3), (6, 2), (9, 2)])
@@ -58,10 +51,12 @@ def test_what_does_not_tell_how_many_units(facts: list[Facts], more: dict[str, i
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("blocks", "units"), [(1, 4), (2, 2), pytest.param(4, 1, marks=pytest.mark.thorough)])
+@pytest.mark.parametrize(
+    ("blocks", "units"), [(1, 4), *(pytest.param(*each, marks=pytest.mark.thorough) for each in ((2, 2), (4, 1)))]
+)
 def test_steps_and_memory_with_blocks_are_those_with_units(blocks: int, units: int) -> None:
     """Four layers, of which each is a unit; this recording does not name the blocks of its model."""
-    model = recorded()
+    model = reading.modelled(SAMPLE)
     assert model.lack({"fsdp.blocks_per_unit": 2}) == UNKNOWN
     named = TensorFacts(block=model.facts[0].fsdp[0].modules[0], block_bytes=[8] * 4)
     model = replace(model, facts=[replace(facts, tensors=named) for facts in model.facts])

@@ -6,7 +6,6 @@ Two buckets of two gradients are reduced over 1 GB/s (300 us each), when b1 and 
 
 from __future__ import annotations
 
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -218,16 +217,10 @@ def test_a_first_bucket_needs_torchs_own_sizes(two_ranks: Program) -> None:
         changed(three, {"ddp.first_bucket_mb": 1.0})
 
 
-@cache
-def on_a_card() -> RunModel:
-    """Two ranks on an H200 with buckets of 29 and 21 MB."""
-    return RunModel.of(reading.loaded(SAMPLES / "ranks-nccl-ddp"), reading.measured(SAMPLES / "ranks-nccl-ddp"))
-
-
-@pytest.mark.parametrize("size_mb", [pytest.param(1.0, marks=pytest.mark.thorough), 5.0, 100.0])
+@pytest.mark.parametrize("size_mb", [5.0, *(pytest.param(size, marks=pytest.mark.thorough) for size in (1.0, 100.0))])
 def test_on_a_card(size_mb: float) -> None:
-    """The buckets are found on both ranks, with the recorded gradients."""
-    model, times = on_a_card(), MEASURED[size_mb]
+    """Two ranks on an H200 with buckets of 29 and 21 MB: they are found on both, with the recorded gradients."""
+    model, times = reading.modelled(SAMPLES / "ranks-nccl-ddp"), MEASURED[size_mb]
     assert isinstance(model.model, Program)
     assert len(model.model.reductions) == 6
     assert sum(model.model.reductions[0].gradient_bytes) == 50_438_144
@@ -267,7 +260,7 @@ def test_the_same_changes_are_predicted_once(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_of_both_ranks_buckets_are_predicted_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    run, model = reading.loaded(SAMPLES / "ranks-nccl-ddp"), on_a_card()
+    run, model = reading.loaded(SAMPLES / "ranks-nccl-ddp"), reading.modelled(SAMPLES / "ranks-nccl-ddp")
     built: list[Run] = []
 
     def counted(run: Run, _measured: Measured) -> RunModel:

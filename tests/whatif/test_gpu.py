@@ -12,6 +12,7 @@ from tempfile import TemporaryDirectory
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from tests.simulator import pairs
 
 from dptune.errors import DptuneError
 from dptune.knobs import Value
@@ -35,7 +36,6 @@ from dptune.whatif.gpu.uncertainty import interval
 from dptune.whatif.predicting import search
 from dptune.whatif.run_model import RunModel
 
-from .. import reading  # noqa: TID252 - tests are no installed package
 from ..measure.handmade import (  # noqa: TID252 - tests are no installed package
     DRAWN,
     LOADER,
@@ -53,6 +53,7 @@ from ..measure.handmade import (  # noqa: TID252 - tests are no installed packag
 )
 from ..measure.many_ranks import Planted  # noqa: TID252
 from ..measure.many_ranks import run as run_of_many  # noqa: TID252
+from .test_gpu_units import sharded_run
 
 SAMPLES = Path(__file__).parents[2] / "sample_traces" / "gpu"
 LINK = Link(0.0, 1.0)
@@ -587,10 +588,13 @@ def test_workers_that_are_kept_are_bounded_as_workers(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_only_what_the_run_has_is_listed() -> None:
+def test_only_what_the_run_has_is_listed(tmp_path: Path) -> None:
     """A sharded run that draws from no DataLoader, and has no all-reduces."""
-    run = load([str(SAMPLES / "ranks-nccl-fsdp")], cached=False)
-    measured = reading.measured(SAMPLES / "ranks-nccl-fsdp")
+    simulated = sharded_run(losses_read=1, optimizer="foreach")
+    timelines = pairs.simulated(simulated, traced=True, steps=pairs.ALIKE)
+    pairs.write_traces(simulated, timelines, tmp_path, steps=pairs.ALIKE)
+    run = load([tmp_path])
+    measured = measure(run)
     asked = {name for prediction in search(run, measured).predictions for name in prediction.changes}
     assert asked == {
         "host.times",
@@ -725,7 +729,7 @@ def with_and_without_straggler_ns(late: int = 0, delay_us: float = 0.0) -> tuple
 
 @pytest.mark.long
 @given(late=st.integers(0, 7), delay_us=st.sampled_from([500.0, 3_000.0]))
-@settings(max_examples=4)
+@settings(max_examples=2)
 def test_without_a_straggler_no_gap_between_its_kernels_is_longer_than_on_others(late: int, delay_us: float) -> None:
     """Each step of the late rank begins with a gap that no call explains; the same run without it is the truth."""
 

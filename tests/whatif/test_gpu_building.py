@@ -310,14 +310,14 @@ def test_simulated_steps_are_built_as_one_by_one(tmp_path: Path, seed: int, rank
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("freed_us", [0.0, 5.0])
+@pytest.mark.parametrize("freed_us", [0.0, pytest.param(5.0, marks=pytest.mark.thorough)])
 def test_a_full_queue_is_built_as_one_by_one(tmp_path: Path, freed_us: float) -> None:
     made = compared(load_events(tmp_path, queued(20, 300, depth=200, freed_us=freed_us)[0]))
     assert any(edge.kind == Kind.QUEUE for edges in made.edges for edge in edges)
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("shared", [pytest.param(False, marks=pytest.mark.thorough), True])
 def test_full_queues_of_two_streams_are_built_as_one_by_one(tmp_path: Path, shared: bool) -> None:
     made = compared(load_events(tmp_path, on_two_streams(1.0, depth=100, shared=shared)[0]))
     assert any(edge.kind == Kind.QUEUE for edges in made.edges for edge in edges)

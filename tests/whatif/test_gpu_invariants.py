@@ -20,25 +20,26 @@ from hypothesis import strategies as st
 from dptune.errors import DptuneError
 from dptune.knobs import Value
 from dptune.measured import Missing
-from dptune.trace import load
-from dptune.trace.run import Run
 from dptune.whatif.cpu.wire import Link
 from dptune.whatif.gpu.assumed import Side
 from dptune.whatif.gpu.changes import OF_LINK, PREDICTED, changed
 from dptune.whatif.gpu.graph import COMPUTING, Kind
 from dptune.whatif.gpu.program import Program
 from dptune.whatif.gpu.uncertainty import unchanged
-from dptune.whatif.run_model import RunModel
 from dptune.whatif.scenarios import named
 
 from .. import reading  # noqa: TID252 - tests are no installed package
+from .test_gpu_units import simulated
 
 SAMPLES = Path(__file__).parents[2] / "sample_traces" / "gpu"
 TRACES = Path(__file__).parents[3] / "shared" / "real_traces"
-RECORDED = ("sample/ranks-nccl-fsdp", pytest.param("sample/ranks-nccl-ddp", marks=pytest.mark.thorough))
-each_recorded = pytest.mark.parametrize("program", RECORDED, indirect=True)
-# Of DDP a public one, which is smaller than our own.
-QUICK = ("sample/ranks-nccl-fsdp", "torchrec_resnet18_2xv100", "single_gpu/1eeffb3_trace_05.json.gz")
+SIMULATED = "units of fully_shard, simulated"
+RECORDED = (f"sample/ranks-nccl-{strategy}" for strategy in ("fsdp", "ddp"))
+of_links = pytest.mark.parametrize(
+    "program", [SIMULATED, *(pytest.param(name, marks=pytest.mark.thorough) for name in RECORDED)], indirect=True
+)
+# Of units simulated ones, and of DDP a public one, which are smaller than our own.
+QUICK = (SIMULATED, "torchrec_resnet18_2xv100", "single_gpu/1eeffb3_trace_05.json.gz")
 FASTER: dict[str, dict[str, Value]] = {
     "link": {"link.gb_per_s": 1e6},
     "compute": {"compute.times": 0.5},
@@ -79,10 +80,11 @@ ALL = [*QUICK, *(pytest.param(name, marks=pytest.mark.thorough) for name in name
 @cache
 def program_of(name: str) -> Program | None:
     """The program of a trace; None where it has none."""
+    if name == SIMULATED:
+        return simulated()
     path = SAMPLES / name.removeprefix("sample/") if name.startswith("sample/") else TRACES / name
     try:
-        run: Run = load([str(path)], cached=False)
-        model = RunModel.of(run, reading.measured(path)).model
+        model = reading.modelled(path).model
     except (DptuneError, Missing):
         return None
     assert isinstance(model, Program)
@@ -145,7 +147,7 @@ def test_what_is_kept_of_a_program_holds_after_a_change(program: Program) -> Non
             assert {*anew.places((kind,))} <= {*after.places((kind,))}, change
 
 
-@each_recorded
+@of_links
 def test_only_changes_of_the_link_differ_with_it(program: Program) -> None:
     other, seen = program.over(Link(5e3, 7.0)), 0
     for name in PREDICTED - OF_LINK:
@@ -241,7 +243,7 @@ WITH_A_RANGE: tuple[dict[str, Value], ...] = (
 )
 
 
-@each_recorded
+@of_links
 def test_what_is_assumed_to_save_more_does(program: Program) -> None:
     """But for 1 %: where a step begins moves as well."""
     slack, found = 0.01 * program.step_ns(), 0

@@ -95,7 +95,7 @@ def test_without_sizes_the_last_bucket_may_be_full_or_hold_the_last_gradient() -
 
 
 def test_sizes_are_those_of_the_detailed_window_where_the_light_one_has_none() -> None:
-    found = RunModel.of(reading.loaded(SAMPLE), reading.measured(SAMPLE)).model
+    found = reading.modelled(SAMPLE).model
     assert isinstance(found, Program)
     assert found.unit_gradients.keys() == sizes_of_units(found).keys()
     for unit, size in sizes_of_units(found).items():
@@ -105,7 +105,7 @@ def test_sizes_are_those_of_the_detailed_window_where_the_light_one_has_none() -
 def test_single_collectives_differ_by_more_than_those_of_steps() -> None:
     """Where two ranks share an H200 a collective takes 0.3 to 3.7 times what the link says. DDP took 0.74 of a step."""
     measured = reading.measured(SAMPLE)
-    ddp = RunModel.of(reading.loaded(SAMPLE), measured).predict({"wrapper": "ddp"})
+    ddp = reading.modelled(SAMPLE).predict({"wrapper": "ddp"})
     share = 1 / measured.step.time_ns
     assert ddp.low_ns * share < 0.74 < ddp.high_ns * share < 0.95
     assert ddp.step_ns * share == pytest.approx(0.74, rel=0.05)

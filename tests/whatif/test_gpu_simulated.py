@@ -21,9 +21,10 @@ from dptune.measure import measure
 from dptune.trace import load
 from dptune.whatif.run_model import RunModel
 
-SMALL = {"layers": 6, "width": 512, "heads": 8, "tokens": 256, "batch": 4, "losses_read": 0, "loader": None}
+SMALL = {"layers": 4, "width": 512, "heads": 8, "tokens": 256, "batch": 4, "losses_read": 0, "loader": None}
 DDP = {**SMALL, "strategy": "ddp", "precision": "fp32", "optimizer": "foreach", "hook": "none"}
 FSDP = {**SMALL, "strategy": "fsdp", "precision": "fp32", "optimizer": "fused", "unit_layers": 1, "reshard": True}
+UNITS = {**FSDP, "layers": 6}  # those merged are of two, three or all layers
 
 KNOWN: dict[str, tuple[float, RunModel]] = {}  # by the text of the run
 LOADER = Loader(workers=4, decode_us=20.0, pinned=True, sample_bytes=100_000)
@@ -146,14 +147,18 @@ def told_and_true(run: Run, change: str, value: str) -> tuple[float, float, RunM
             id="host time of reductions",
             marks=pytest.mark.thorough,
         ),
-        pytest.param("fsdp.units", "3", FSDP, 0.2, 5.0, 0.02, id="units gathered together", marks=pytest.mark.thorough),
-        pytest.param("fsdp.units", "1", FSDP, 0.2, 20.0, 0.02, id="one unit hides nothing", marks=pytest.mark.thorough),
-        pytest.param("fsdp.units", "1", FSDP, 4.0, 200.0, 0.02, id="hooks of one unit", marks=pytest.mark.thorough),
-        pytest.param("fsdp.units", "6", {**FSDP, "unit_layers": 3}, 4.0, 200.0, 0.02, id="hooks of more units"),
+        pytest.param(
+            "fsdp.units", "3", UNITS, 0.2, 5.0, 0.02, id="units gathered together", marks=pytest.mark.thorough
+        ),
+        pytest.param(
+            "fsdp.units", "1", UNITS, 0.2, 20.0, 0.02, id="one unit hides nothing", marks=pytest.mark.thorough
+        ),
+        pytest.param("fsdp.units", "1", UNITS, 4.0, 200.0, 0.02, id="hooks of one unit", marks=pytest.mark.thorough),
+        pytest.param("fsdp.units", "6", {**UNITS, "unit_layers": 3}, 4.0, 200.0, 0.02, id="hooks of more units"),
         pytest.param(
             "fsdp.units",
             "3",
-            {**FSDP, "unit_layers": 6},
+            {**UNITS, "unit_layers": 6},
             0.2,
             20.0,
             0.03,
@@ -164,7 +169,7 @@ def told_and_true(run: Run, change: str, value: str) -> tuple[float, float, RunM
         pytest.param(
             "wrapper",
             "ddp",
-            {**FSDP, "losses_read": 1},
+            {**UNITS, "losses_read": 1},
             2.0,
             5.0,
             0.02,

@@ -11,6 +11,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 from tests.simulator import machine, pairs, settings
+from tests.simulator.changes import Run
 
 from dptune.knobs import Value
 from dptune.measure import measure
@@ -31,24 +32,23 @@ LAYERS, RANKS = 4, 2
 NO_LINK: dict[str, Value] = {"link.alpha_us": 0.0, "link.gb_per_s": 1e9, "host.times": 0.0}
 
 
+def sharded_run(**chosen: object) -> Run:
+    """Two ranks with a unit for each of four layers, without noise."""
+    units = {"layers": LAYERS, "width": 512, "heads": 8, "tokens": 256, "batch": 4, "losses_read": 0, "loader": None}
+    units |= {"strategy": "fsdp", "precision": "fp32", "optimizer": "fused", "micro_batches": 1, "prefetch": 0}
+    wanted = replace(settings.drawn(3, RANKS), **{**units, "unit_layers": 1, **chosen})  # type: ignore[arg-type]
+    return machine.drawn(3, RANKS).without_noise(), wanted
+
+
 @cache
 def simulated(micro_batches: int = 1, *, prefetch: int = 0, unit_layers: int = 1) -> Program:
     """Two ranks with a unit for each of four layers, or for several, without noise."""
-    chosen = {"layers": LAYERS, "width": 512, "heads": 8, "tokens": 256, "batch": 4, "losses_read": 0, "loader": None}
-    chosen |= {"strategy": "fsdp", "precision": "fp32", "optimizer": "fused", "micro_batches": micro_batches}
-    chosen |= {"prefetch": prefetch, "unit_layers": unit_layers}
-    wanted = replace(settings.drawn(3, RANKS), **chosen)  # type: ignore[arg-type]
-    run = machine.drawn(3, RANKS).without_noise(), wanted
+    run = sharded_run(micro_batches=micro_batches, prefetch=prefetch, unit_layers=unit_layers)
     with TemporaryDirectory() as folder:
         timelines = pairs.simulated(run, traced=True, steps=pairs.ALIKE)
         pairs.write_traces(run, timelines, Path(folder), steps=pairs.ALIKE)
         recorded = load([folder], cached=False)
         return RunModel.of(recorded, measure(recorded)).model  # type: ignore[return-value]
-
-
-@cache
-def recorded() -> RunModel:
-    return RunModel.of(reading.loaded(SAMPLE), reading.measured(SAMPLE))
 
 
 def sent(program: Program, ends: Sequence[int]) -> list[Message]:
@@ -123,7 +123,7 @@ def test_parts_of_units_as_torch_records_them(units: int) -> None:
 
     Its two ranks share a GPU, which is left out of account here.
     """
-    model = recorded().model
+    model = reading.modelled(SAMPLE).model
     alone = replace(model, shared=False)  # type: ignore[arg-type]
     parts = changed(alone, {"fsdp.units": units})
     assert len(gathered(parts)) * LAYERS == len(gathered(alone)) * units
@@ -287,7 +287,7 @@ def test_what_cannot_be_known() -> None:
 )
 def test_intervals_of_a_recording_hold_what_a_card_measured(change: dict[str, Value], measured: float) -> None:
     """Steps of tests/benchmarks/GPU.md, as multiples of the step without the change."""
-    model = recorded()
+    model = reading.modelled(SAMPLE)
     found = model.predict(change)
     assert found.low_ns <= measured * model.step_ns <= found.high_ns
 

@@ -8,11 +8,9 @@ import pytest
 
 from dptune.measured import LinkFigures, Missing
 from dptune.testing import measured_run
-from dptune.trace import load
 from dptune.whatif.gpu.links import ASSUMED
 from dptune.whatif.gpu.program import Program
 from dptune.whatif.link import DERIVED, link_figures, link_range
-from dptune.whatif.run_model import RunModel
 
 from .. import reading  # noqa: TID252 - tests are no installed package
 
@@ -52,8 +50,7 @@ def test_all_reduces_of_the_run_itself_are_preferred():
 
 def test_too_few_sizes_leave_the_rate_that_an_assumed_latency_gives() -> None:
     """Two buckets of two sizes: the link sends them in the time that they took, with any of the latencies."""
-    run = load([SAMPLES / "ranks-nccl-ddp"], cached=False)
-    model = RunModel.of(run, reading.measured(SAMPLES / "ranks-nccl-ddp"))
+    model = reading.modelled(SAMPLES / "ranks-nccl-ddp")
     assert isinstance(model.model, Program)
     assert model.model.link is not None
     assert model.result([]).link == ASSUMED
@@ -65,11 +62,11 @@ def test_too_few_sizes_leave_the_rate_that_an_assumed_latency_gives() -> None:
     assert max(times) < 1.05 * min(times)
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("predicts", [False, pytest.param(True, marks=pytest.mark.thorough)])
+@pytest.mark.thorough
+@pytest.mark.parametrize("predicts", [False, True])
 def test_a_sharded_run_has_a_link_for_all_reduces(real_traces: Path, predicts: bool) -> None:
     path = real_traces / "nanogpt_8xh100"
-    model = RunModel.of(reading.loaded(path), reading.measured(path))
+    model = reading.modelled(path)
     result = model.result([model.predict({"link.gb_per_s": 1e6})] if predicts else [])
     assert result.link == DERIVED
     assert result.floor_ns is not None

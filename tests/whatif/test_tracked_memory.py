@@ -5,9 +5,11 @@ The recorded run is of `wide layers` of benchmarks/memory_train.py: 8 blocks of 
 
 import json
 import os
+import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
@@ -26,6 +28,7 @@ from .. import forks, in_process  # noqa: TID252 - tests are no installed packag
 
 torch = pytest.importorskip("torch", reason="the trackers are torch's")
 
+run = subprocess.run
 WITHOUT_COMPILER = Path(__file__).parents[1] / "without_compiler"  # which trackers need not
 RUN = Path(__file__).parent / "runs" / "wide-layers-ddp"
 TRAIN = Path(__file__).parents[1] / "benchmarks" / "memory_train.py"
@@ -52,14 +55,24 @@ def forked():
         yield
 
 
+def here(words, **how):
+    """The script in this process, in which other tests import the compiler, which takes as long as all else."""
+    if words[1] != str(tracked_memory._SCRIPT):
+        return run(words, **how)
+    with mock.patch.object(sys, "argv", words[1:]), mock.patch.object(sys, "path", [*sys.path]):
+        injected.main()
+    return subprocess.CompletedProcess(words, 0, "", "")
+
+
 def answered(recorded, *sets):
-    """By changes; one process for all."""
-    found = tracked([predict_memory(*recorded, changes) for changes in sets], MODEL, *recorded)
+    """By changes."""
+    with mock.patch.object(tracked_memory.subprocess, "run", here):
+        found = tracked([predict_memory(*recorded, changes) for changes in sets], MODEL, *recorded)
     return {tuple(prediction.changes): prediction for prediction in found}
 
 
 @pytest.fixture(scope="module")
-def answers(recorded, forked):
+def answers(recorded):
     return answered(recorded, {"wrapper": "fsdp"}, {"optimizer.name": "sgd"})
 
 
@@ -93,7 +106,7 @@ def test_both_sources_and_the_count_agree(answers, recorded, changes, settings):
 
 
 @pytest.mark.thorough
-def test_merged_units_hold_more(answers, recorded, forked):
+def test_merged_units_hold_more(answers, recorded):
     """Two units of four blocks each: against one of a block, three blocks more in each of several buffers."""
     rows = json.loads(COUNTED.read_text())["comparisons"]
     (counted,) = (
