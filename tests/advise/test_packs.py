@@ -90,11 +90,7 @@ BROKEN = [
     (rule("__path__ = None\n"), "its __path__ is not a list of folders"),
     (rule("__path__ = [1, 2]\n"), "its __path__ is not a list of folders"),
     (rule("__path__ = 3\n"), "TypeError: 'int' object is not iterable"),
-    *(
-        (rule(**{part: "None"}), f"RULE.{part} is not text but of type NoneType")
-        for part in DECLARED
-        if part != "kind"
-    ),
+    *((rule(**{part: "None"}), f"RULE.{part} is not text but of type NoneType") for part in DECLARED if part != "kind"),
     (rule(code="5"), "RULE.code is not text but of type int"),
     (rule(code="'acme-1'"), "'acme-1' is not a rule code"),
     (rule(code="'ACME001\\n'"), "is not a rule code"),
