@@ -9,6 +9,7 @@ import os
 import re
 import shlex
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -95,9 +96,13 @@ def large_traces(tmp_path: Path) -> Path:
     return folder
 
 
+def examples() -> list[str]:
+    """The scripts that reading-traces.md shows."""
+    return re.findall(r"^```python\n(.*?)^```", (DOCS / "reading-traces.md").read_text("utf-8"), re.M | re.S)
+
+
 def test_the_examples_of_reading_traces_run_as_scripts(large_traces: Path, tmp_path: Path) -> None:
-    examples = re.findall(r"^```python\n(.*?)^```", (DOCS / "reading-traces.md").read_text("utf-8"), re.M | re.S)
-    recipe, alone, arguments, several = examples
+    recipe, alone, arguments, several = examples()
     script = "import torch\nloader = range(20)\ntrain_step = lambda batch: torch.ones(8) * batch\n"
     (tmp_path / "recipe.py").write_text(script + recipe, encoding="utf-8")
     env = {**os.environ, "PYTHONPATH": forks.WITHOUT_COMPILER}
@@ -112,8 +117,15 @@ def test_the_examples_of_reading_traces_run_as_scripts(large_traces: Path, tmp_p
     first, second = printed.getvalue().splitlines()
     assert first == "4000000 ns in 2000 kernels"  # of 2 us each
     assert second == "[[0, 1, 1], [0, 1, 1]]"
-    (tmp_path / "several.py").write_text(several, encoding="utf-8")  # which what it starts imports
-    done = forks.run("several.py", cwd=tmp_path, env=env)
+    with contextlib.chdir(large_traces.parent), contextlib.redirect_stdout(io.StringIO()) as printed:
+        exec(several.replace("jobs=8", "jobs=1"), {"__name__": "__main__"})
+    assert printed.getvalue() == "2 ranks\n"
+
+
+@pytest.mark.thorough  # starts a Python for each file; each time it reads them by itself
+def test_the_example_of_several_processes_runs_as_a_script(large_traces: Path, tmp_path: Path) -> None:
+    (tmp_path / "several.py").write_text(examples()[-1], encoding="utf-8")  # which what it starts imports
+    done = subprocess.run([sys.executable, "several.py"], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "2 ranks\n", "")
 
 

@@ -7,9 +7,9 @@ from statistics import median
 import pytest
 
 from .. import reading  # noqa: TID252 - tests are no installed package
+from .test_recorded import LARGE
 
 RUNS = Path(__file__).parent / "recorded" / "runs"
-# The recording of DP603 has 75,000 events.
 FAULTS = {
     "DP402": "double-precision",
     "DP405": "unsupported-dtype",
@@ -32,7 +32,7 @@ def step_ns(run):
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("code", "fault"),
-    [pytest.param(*each, marks=pytest.mark.thorough if each[0] == "DP603" else ()) for each in FAULTS.items()],
+    [pytest.param(code, fault, marks=pytest.mark.thorough if fault in LARGE else ()) for code, fault in FAULTS.items()],
 )
 def test_what_the_mended_run_saves_is_inside_the_interval(code, fault):
     saved = 1 - step_ns(RUNS / f"{fault}-mended") / step_ns(RUNS / fault)
