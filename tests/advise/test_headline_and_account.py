@@ -121,7 +121,7 @@ def test_by_hand(make_measured, spent, verdict):
     assert verdict_of(measured) == verdict
 
 
-OFTEN = ("nanogpt_8xh100", "torchrec_4xv100", "hta_sampled_ranks")
+OFTEN = ("nanogpt_8xh100", "hta_sampled_ranks")
 
 
 @pytest.mark.parametrize(

@@ -74,55 +74,52 @@ ODD_THRESHOLDS = [
 WORDLESS = "class E(Exception):\n    def __str__(self): raise SystemExit\nraise E\n"
 
 
-@pytest.mark.parametrize(
-    ("text", "named"),
-    [
-        ("import not_there_at_all\n", "ModuleNotFoundError: No module named 'not_there_at_all'"),
-        ("def broken(:\n", "SyntaxError"),
-        ("raise SystemExit(3)\n", "SystemExit: 3"),
-        (WORDLESS, "acme.odd is left out: E"),
-        ("RULE = 'ACME001'\n", "RULE is not a dptune.Rule"),
-        ("RULES = ['ACME001']\n", "it has RULES and no RULE: one module is one rule"),
-        ("def check(run): ...\n", "it has check(run) and no RULE"),
-        ("def __getattr__(name): raise RuntimeError(name)\n", "RuntimeError: "),
-        (rule("class Sub(Rule): pass\nRULE = Sub(**vars(RULE))\n"), "RULE is not a dptune.Rule"),
-        (rule("del check\n"), "it has no check"),
-        (rule("__doc__ = 5\n"), "its docstring is not text"),
-        (rule("__path__ = 'acme'\n"), "its __path__ is not a list of folders"),
-        (rule("__path__ = None\n"), "its __path__ is not a list of folders"),
-        (rule("__path__ = [1, 2]\n"), "its __path__ is not a list of folders"),
-        (rule("__path__ = 3\n"), "TypeError: 'int' object is not iterable"),
-        *(
-            (rule(**{part: "None"}), f"RULE.{part} is not text but of type NoneType")
-            for part in DECLARED
-            if part != "kind"
-        ),
-        (rule(code="5"), "RULE.code is not text but of type int"),
-        (rule(code="'acme-1'"), "'acme-1' is not a rule code"),
-        (rule(code="'ACME001\\n'"), "is not a rule code"),
-        (rule(code="'DP999'"), "'DP999' is a code of dptune's own rules"),
-        (rule(name="'A rule'"), "'A rule' is not the name of a rule"),
-        (rule(kind="'speed'"), "RULE.kind is none of time, risk, convergence"),
-        (rule(kind="[]"), "RULE.kind is none of time, risk, convergence"),
-        (rule(preview="'yes'"), "RULE.preview is neither True nor False"),
-        (rule(needs="'a GPU'"), "RULE.needs is neither '' nor 'recording'"),
-        (rule(needs="[]"), "RULE.needs is neither '' nor 'recording'"),
-        *((rule(thresholds=thresholds), named) for thresholds, named in ODD_THRESHOLDS),
-        (rule(name="'good'", code="'ACME002'"), "is rule good already"),
-        (rule(name="'loader-starves-step'"), "is rule loader-starves-step already"),
-        (rule(name="'acme009'"), "is rule acme009 already"),
-        (rule(code="'ACME009'"), "is rule ACME009 already"),
-    ],
-)
-def test_a_broken_module_is_named_and_the_others_are_there(install_pack, text, named):
-    install_pack(
-        "acme",
-        {"acme/__init__.py": "", "acme/odd.py": text, "acme/good.py": RULE.format(code="ACME009", name="good")},
-    )
-    (problem,) = packs.problems()
-    assert "acme.odd" in problem
-    assert named in problem
-    assert codes()[:3] == ["ACME009", "DP101", "DP102"]
+BROKEN = [
+    ("import not_there_at_all\n", "ModuleNotFoundError: No module named 'not_there_at_all'"),
+    ("def broken(:\n", "SyntaxError"),
+    ("raise SystemExit(3)\n", "SystemExit: 3"),
+    (WORDLESS, "acme.odd is left out: E"),
+    ("RULE = 'ACME001'\n", "RULE is not a dptune.Rule"),
+    ("RULES = ['ACME001']\n", "it has RULES and no RULE: one module is one rule"),
+    ("def check(run): ...\n", "it has check(run) and no RULE"),
+    ("def __getattr__(name): raise RuntimeError(name)\n", "RuntimeError: "),
+    (rule("class Sub(Rule): pass\nRULE = Sub(**vars(RULE))\n"), "RULE is not a dptune.Rule"),
+    (rule("del check\n"), "it has no check"),
+    (rule("__doc__ = 5\n"), "its docstring is not text"),
+    (rule("__path__ = 'acme'\n"), "its __path__ is not a list of folders"),
+    (rule("__path__ = None\n"), "its __path__ is not a list of folders"),
+    (rule("__path__ = [1, 2]\n"), "its __path__ is not a list of folders"),
+    (rule("__path__ = 3\n"), "TypeError: 'int' object is not iterable"),
+    *((rule(**{part: "None"}), f"RULE.{part} is not text but of type NoneType") for part in DECLARED if part != "kind"),
+    (rule(code="5"), "RULE.code is not text but of type int"),
+    (rule(code="'acme-1'"), "'acme-1' is not a rule code"),
+    (rule(code="'ACME001\\n'"), "is not a rule code"),
+    (rule(code="'DP999'"), "'DP999' is a code of dptune's own rules"),
+    (rule(name="'A rule'"), "'A rule' is not the name of a rule"),
+    (rule(kind="'speed'"), "RULE.kind is none of time, risk, convergence"),
+    (rule(kind="[]"), "RULE.kind is none of time, risk, convergence"),
+    (rule(preview="'yes'"), "RULE.preview is neither True nor False"),
+    (rule(needs="'a GPU'"), "RULE.needs is neither '' nor 'recording'"),
+    (rule(needs="[]"), "RULE.needs is neither '' nor 'recording'"),
+    *((rule(thresholds=thresholds), named) for thresholds, named in ODD_THRESHOLDS),
+    (rule(name="'good'", code="'ACME002'"), "is rule good already"),
+    (rule(name="'loader-starves-step'"), "is rule loader-starves-step already"),
+    (rule(name="'acme009'"), "is rule acme009 already"),
+    (rule(code="'ACME009'"), "is rule ACME009 already"),
+]
+
+
+def test_broken_modules_are_named_and_the_others_are_there(install_pack):
+    """All in one pack, which is looked through once."""
+    good = {"acme/__init__.py": "", "acme/good.py": RULE.format(code="ACME009", name="good")}
+    broken = {f"acme/odd_{place}.py": text for place, (text, _) in enumerate(BROKEN)}
+    install_pack("acme", {**good, **broken})
+    found = packs.survey()
+    assert len(found.problems) == len(BROKEN) > 40
+    for place, (text, named) in enumerate(BROKEN):
+        (problem,) = [problem for problem in found.problems if f"acme.odd_{place} " in problem]
+        assert named in problem.replace(f"odd_{place}", "odd"), text
+    assert [loaded.rule.code for loaded in found.rules][:3] == ["ACME009", "DP101", "DP102"]
 
 
 def test_a_pack_that_is_not_there_is_named(install_pack):

@@ -92,6 +92,7 @@ ALL = (
     *TWELFTH,
     *THIRTEENTH,
 )
+DRAW_OF = {script.name: name for name, scripts in DRAWS.items() for script in scripts}
 DRAW = "first"  # another word draws other sizes and another order
 PAIRS = 4
 WARMUP, STEPS, LONG_STEPS = 5, 35, 65  # long ones where not all steps have the fault
@@ -101,7 +102,7 @@ TO_JUDGE = ("right_at", "second_at", "line_named", "false_advice", "harmful", "n
 
 def half_of(script: Script) -> str:
     """open or sealed of the first draw, else the name of the draw: each of them sealed as a whole."""
-    return halves().get(script.name) or next(name for name, scripts in DRAWS.items() if script in scripts)
+    return halves().get(script.name) or DRAW_OF[script.name]
 
 
 def runs(half: str) -> list[tuple[Script, str]]:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import gzip
+import hashlib
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -8,8 +9,10 @@ from typing import Any
 
 import pytest
 
+from dptune import config
 from dptune.advice import Report
 from dptune.commands.shared import reading
+from dptune.trace.loading.cache import FOLDER
 from dptune.trace.run import Run
 
 
@@ -63,20 +66,26 @@ def traces(tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.fixture(scope="module")
+def reports() -> dict[str, tuple[Run, Report]]:
+    """Of recordings, by what is in their files and how they were read."""
+    return {}
+
+
 @pytest.fixture
-def read_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is read again with the same options while no file of it has changed is as it was."""
-    read, kept = reading.run_and_report, dict[str, tuple[Run, Report]]()
+def read_once(reports: dict[str, tuple[Run, Report]], monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is read again by the same name with the same options, also in another test, is as it was."""
+    read = reading.run_and_report
 
     def once(paths: Sequence[str], *more: Any, engine: Any = None, **options: Any) -> tuple[Run, Report]:
         if not paths:  # the latest recording, whichever that is by now
             return read(paths, *more, engine=engine, **options)
-        files = [file for path in paths for file in (Path(path), *Path(path).rglob("*"))]
-        stamps = [(str(file), file.stat().st_mtime_ns, file.stat().st_size) for file in files if file.exists()]
-        key = repr((Path.cwd(), paths, more, options, sorted(stamps)))
-        if key not in kept:
-            kept[key] = read(paths, *more, engine=engine, **options)
-        run, report = kept[key]
+        places = sorted({file for path in paths for file in (Path(path), *Path(path).rglob("*")) if file.is_file()})
+        files = [(file, hashlib.sha256(file.read_bytes()).digest()) for file in places if file.parent.name != FOLDER]
+        key = repr((paths, more, engine, options, config.load(), files))
+        if key not in reports:
+            reports[key] = read(paths, *more, engine=engine, **options)
+        run, report = reports[key]
         return run, report.model_copy(deep=True)
 
     monkeypatch.setattr(reading, "run_and_report", once)

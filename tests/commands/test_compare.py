@@ -14,9 +14,9 @@ import pytest
 
 from dptune.cli import main
 from dptune.compare.result import Comparison
-from dptune.measure import measure
 from dptune.present.sections.comparison import page
-from dptune.trace import load
+
+from .. import reading  # noqa: TID252 - tests are no installed package
 
 ROOT = Path(__file__).resolve().parents[2]
 SAMPLE = ROOT / "tests" / "rules" / "recorded" / "runs" / "same-order"  # a small one
@@ -321,7 +321,7 @@ def test_four_loader_workers_instead_of_none(real_traces: Path, capsys: pytest.C
     assert "~6,670" in shown
     assert "Verdict on the time per sample (inferred batch size)" in shown
     for end, path in (("a_ns", a), ("b_ns", b)):  # by another way: the report's shares of its own step time
-        measured = measure(load([path]))
+        measured = reading.measured(Path(path))
         for one in comparison.compared.categories:
             scaled_ns = measured.share(one.category) * measured.step.time_ns
             assert getattr(one, end) == pytest.approx(scaled_ns, abs=1.01)

@@ -205,6 +205,7 @@ def test_a_redirected_report_is_clean_while_the_terminal_shows_progress(traces: 
     assert "ms/step" not in shown.text
 
 
+@pytest.mark.thorough  # test_tui.py shows it each time, and a test above NO_COLOR on a terminal
 def test_the_full_screen_report_works_without_colour(traces: Path) -> None:
     shown = started(["report", str(traces)], keys=b"q", NO_COLOR="1", COLORTERM="truecolor")
     assert shown.status == 0

@@ -5,16 +5,19 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import pytest
 
+from dptune.advice import Change
+from dptune.capture import interpreter
 from dptune.commands import tune
 from dptune.errors import UsageError
-from dptune.prove import engine
+from dptune.patch import diff
+from dptune.prove import engine, tasks
 from dptune.prove.result import SideName, Trial
 from dptune.prove.task import Task
 from dptune.tune import options, runner
@@ -44,10 +47,28 @@ def read() -> tuple[Any, ...]:
         return tune._read(SAMPLE)
 
 
+@pytest.fixture(scope="module")
+def patched() -> Callable[..., Any]:
+    """Of one script the same patches are asked for again and again, and each takes as long as all other things."""
+    known: dict[tuple[str, bytes], Any] = {}
+
+    def of(changes: Sequence[Change], source: Path) -> Any:
+        asked = repr(changes), (source / "train.py").read_bytes()
+        if asked not in known:
+            known[asked] = diff.patched(changes, source)
+        return known[asked]
+
+    return of
+
+
 @pytest.fixture
-def project(tmp_path: Path, read: tuple[Any, ...], monkeypatch: pytest.MonkeyPatch) -> Path:
+def project(
+    tmp_path: Path, read: tuple[Any, ...], patched: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> Path:
     """A folder with the demo's script, and a recording of it with a loader that steps wait for, as if made there."""
     monkeypatch.setattr(tune, "_read", lambda folder: read)
+    monkeypatch.setattr(tasks, "_patched", patched)
+    monkeypatch.setattr(interpreter, "_ask", in_process._ask)
     pytest.importorskip("torch", reason="the interpreter of trials is chosen by its torch")
     (tmp_path / "train.py").write_text("\n" * 64 + SCRIPT)
     shutil.copytree(SAMPLE, tmp_path / "run")

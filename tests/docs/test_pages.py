@@ -8,6 +8,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -95,9 +96,13 @@ def large_traces(tmp_path: Path) -> Path:
     return folder
 
 
+def examples() -> list[str]:
+    """The scripts that reading-traces.md shows."""
+    return re.findall(r"^```python\n(.*?)^```", (DOCS / "reading-traces.md").read_text("utf-8"), re.M | re.S)
+
+
 def test_the_examples_of_reading_traces_run_as_scripts(large_traces: Path, tmp_path: Path) -> None:
-    examples = re.findall(r"^```python\n(.*?)^```", (DOCS / "reading-traces.md").read_text("utf-8"), re.M | re.S)
-    recipe, alone, arguments, several = examples
+    recipe, alone, arguments, several = examples()
     script = "import torch\nloader = range(20)\ntrain_step = lambda batch: torch.ones(8) * batch\n"
     (tmp_path / "recipe.py").write_text(script + recipe, encoding="utf-8")
     env = {**os.environ, "PYTHONPATH": forks.WITHOUT_COMPILER}
@@ -112,8 +117,14 @@ def test_the_examples_of_reading_traces_run_as_scripts(large_traces: Path, tmp_p
     first, second = printed.getvalue().splitlines()
     assert first == "4000000 ns in 2000 kernels"  # of 2 us each
     assert second == "[[0, 1, 1], [0, 1, 1]]"
-    script_of_several = tmp_path / "several.py"  # started: what it starts imports it
-    script_of_several.write_text(several, encoding="utf-8")
+    with contextlib.chdir(large_traces.parent), contextlib.redirect_stdout(io.StringIO()) as printed:
+        exec(several.replace("jobs=8", "jobs=1"), {"__name__": "__main__"})
+    assert printed.getvalue() == "2 ranks\n"
+
+
+@pytest.mark.thorough  # starts a Python for each file; each time it reads them by itself
+def test_the_example_of_several_processes_runs_as_a_script(large_traces: Path, tmp_path: Path) -> None:
+    (tmp_path / "several.py").write_text(examples()[-1], encoding="utf-8")  # which what it starts imports
     done = subprocess.run([sys.executable, "several.py"], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "2 ranks\n", "")
 
@@ -134,23 +145,35 @@ def test_the_example_rule_has_a_page(generated: ModuleType, example: ModuleType)
     assert "[tool.dptune.rules.ACME001]\nworth_share = 0.05\n" in page
 
 
+# What pip does with a folder, without starting Python for each step of it; and the tests of what it installed.
+INSTALL = """\
+import importlib, pathlib, sys, tomllib, zipfile
+backend = tomllib.loads(pathlib.Path("pyproject.toml").read_text())["build-system"]["build-backend"]
+zipfile.ZipFile(importlib.import_module(backend).build_wheel(".")).extractall(sys.argv[1])
+"""
+TEST = """\
+import sys
+import pytest
+sys.path.insert(0, sys.argv[1])
+sys.exit(pytest.main(["-p", "no:cacheprovider", "--rootdir", ".", "tests"]))
+"""
+
+
 def test_the_example_pack_installs_and_shows_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its files as the page has them, installed by pip into a folder of their own beside dptune; its tests pass."""
+    """Its files as the page has them, built and installed into a folder of their own beside dptune; its tests pass."""
     files = pack_files()
     assert {*files} == {"pyproject.toml", "acme_rules/exposed_copies.py", "tests/test_exposed_copies.py"}
     source, target = tmp_path / "acme", tmp_path / "installed"
     for name, text in {**files, "acme_rules/__init__.py": ""}.items():
         (source / name).parent.mkdir(parents=True, exist_ok=True)
         (source / name).write_text(text, encoding="utf-8")
-    pip = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--no-build-isolation", "--no-index"]
-    subprocess.run([*pip, "--target", str(target), str(source)], check=True)
-
-    env = {**os.environ, "PYTHONPATH": str(target), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
-    words = ["pytest", "-p", "no:cacheprovider", "--rootdir", "."]
-    tests = subprocess.run(
-        [sys.executable, "-m", *words], capture_output=True, text=True, env=env, cwd=source / "tests", check=True
-    )
-    assert "2 passed" in tests.stdout
+    env = {**os.environ, "PYTHONPATH": forks.WITHOUT_COMPILER, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    for name, script in (("install.py", INSTALL), ("test.py", TEST)):
+        (tmp_path / name).write_text(script, encoding="utf-8")
+        done = forks.run(str(tmp_path / name), str(target), cwd=source, env=env)
+        assert done.returncode == 0, f"{done.stdout}{done.stderr}"
+        shutil.rmtree(source / "acme_rules", ignore_errors=True)  # what is tested is what was installed
+    assert "2 passed" in done.stdout
 
     def dptune(*words: str) -> str:
         done = in_process.dptune(*words, cwd=tmp_path)

@@ -49,11 +49,11 @@ def read_for_all(path: str) -> tuple[Run, Report]:
     return replace(run, ranks=ranks), report.model_copy(update={"run": read})
 
 
-# The first screen of eight GPUs is compared each time by test_walkthroughs.py.
-EIGHT = pytest.param("eight-gpus", marks=pytest.mark.thorough)
+# The first screen of eight GPUs is compared each time by test_walkthroughs.py, other tabs by test_tui_screens.py.
+RARELY = [pytest.param(name, marks=pytest.mark.thorough) for name in ("advice", "timeline", "what-if", "eight-gpus")]
 
 
-@pytest.mark.parametrize("name", ["overview", "advice", "timeline", "what-if", EIGHT, "fsdp2"])
+@pytest.mark.parametrize("name", ["overview", "fsdp2", *RARELY])
 async def test_a_picture_is_current(pictures: ModuleType, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
     if not Path(pictures.PICTURES[name].run).exists():

@@ -12,6 +12,7 @@ from dptune.advice import Report
 from dptune.present.tui.app import ReportApp
 from dptune.present.tui.cards import Cards
 from dptune.present.tui.finder import Finder
+from dptune.present.tui.rank_table import RankTable
 from dptune.present.tui.timeline import Timeline
 from dptune.present.tui.timeline_view import TimelineView
 from dptune.present.tui.whatif import WhatIfPane
@@ -43,6 +44,10 @@ async def at_its_start(pilot: Pilot[None], size: tuple[int, int]) -> Pilot[None]
         while cards._order != "as ranked":
             cards.action_sort()
         cards.find("")  # those of the report, whatever a test put in their place
+    for ranks in app.query(RankTable):
+        if ranks._by >= 0:
+            ranks._by = -1
+            ranks._fill()
     for table in app.query(DataTable):
         table.move_cursor(row=0)
     for pane in app.query(WhatIfPane):

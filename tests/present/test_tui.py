@@ -14,7 +14,7 @@ from textual.widgets import Input
 from textual.widgets._footer import FooterKey
 
 from dptune.advice import Report
-from dptune.present.tui.app import ReportApp
+from dptune.present.tui.app import ReportApp, _subject
 from dptune.present.tui.cards import Cards
 from dptune.present.tui.finder import Finder
 from dptune.present.tui.help import keys as lines_of_keys
@@ -112,7 +112,7 @@ async def small(app: Pilot[None]) -> Pilot[None]:
     return await shared_app.at_its_start(app, SMALL)
 
 
-@pytest.mark.parametrize("size", [SMALL, LARGE])
+@pytest.mark.parametrize("size", [SMALL, pytest.param(LARGE, marks=pytest.mark.thorough)])
 async def test_the_first_screen_has_verdict_account_and_trust(app: Pilot[None], size: tuple[int, int]) -> None:
     pilot = await shared_app.at_its_start(app, size)
     seen = await see(pilot, "Communication that nothing hides takes 21.0 % of every step.")
@@ -136,7 +136,8 @@ async def test_the_first_screen_has_verdict_account_and_trust(app: Pilot[None], 
     await see(pilot, "⏎ Card e Evidence w Why y Copy code / Find ? Help q Quit", "2")
 
 
-@pytest.mark.parametrize("size", [SMALL, pytest.param(LARGE, marks=pytest.mark.thorough)])
+@pytest.mark.thorough  # through what other tests show of each tab
+@pytest.mark.parametrize("size", [SMALL, LARGE])
 async def test_a_walk_with_the_keyboard_alone(report: Report, size: tuple[int, int]) -> None:
     app = ReportApp(report)
     async with app.run_test(size=size) as pilot:
@@ -191,18 +192,16 @@ async def test_help_begins_with_the_keys_of_the_open_tab(large: Pilot[None]) -> 
 
 
 async def test_code_can_be_copied(large: Pilot[None]) -> None:
+    await see(large, "Nothing to copy here", "y")
+    assert large.app.clipboard == ""
     await see(large, "torch.set_float32_matmul_precision", "2", "down")
     await see(large, "Copied, if this terminal allows clipboard access.", "y")
     assert large.app.clipboard == 'torch.set_float32_matmul_precision("high")'
 
 
-async def test_copying_where_there_is_no_code_says_so(large: Pilot[None]) -> None:
-    await see(large, "Nothing to copy here", "y")
-    assert large.app.clipboard == ""
-
-
 async def test_help_is_made_from_the_bindings(small: Pilot[None]) -> None:
     seen = await see(small, "Keys (Escape closes)", "question_mark")
+    assert "q, ctrl+c Quit: leave" in flat(seen)
     rows = [row.split("│")[1] for row in seen.splitlines() if row.count("│") == 2]
     for binding in ReportApp.BINDINGS:
         assert f"{binding.description}: {binding.tooltip[0].lower()}{binding.tooltip[1:]}" in flat("\n".join(rows))
@@ -240,42 +239,30 @@ async def test_names_from_a_trace_are_neither_markup_nor_escapes(report: Report)
 
 
 @pytest.mark.parametrize(
-    "sizes", [[SMALL, (50, 20)], pytest.param([LARGE], marks=pytest.mark.thorough)], ids=["small", "large"]
+    "size", [SMALL, *(pytest.param(size, marks=pytest.mark.thorough) for size in (LARGE, (50, 20)))]
 )
-async def test_a_run_of_which_nothing_is_known_is_shown_too(foreign: Report, sizes: list[tuple[int, int]]) -> None:
-    async with ReportApp(foreign).run_test(size=sizes[0]) as pilot:
-        for size in sizes:
-            await pilot.resize_terminal(*size)
-            await see(pilot, VERDICT, "1", "home")
-            await page_to(pilot, "Reliable no; 'no findings' does not mean that the run is healthy")
-            await see(pilot, "Not enough reliable data for a verdict", "2")
-            assert "2 rules could not run" in screen(pilot)
-            await see(pilot, "cuda:0", "3")
-            await page_to(pilot, "File t.json")
-            assert "? not measured" not in screen(pilot)  # no column shows one
+async def test_a_run_of_which_nothing_is_known_is_shown_too(foreign: Report, size: tuple[int, int]) -> None:
+    async with ReportApp(foreign).run_test(size=size) as pilot:
+        await see(pilot, VERDICT)
+        await page_to(pilot, "Reliable no; 'no findings' does not mean that the run is healthy")
+        await see(pilot, "Not enough reliable data for a verdict", "2")
+        assert "2 rules could not run" in screen(pilot)
+        await see(pilot, "cuda:0", "3")
+        await page_to(pilot, "File t.json")
+        assert "? not measured" not in screen(pilot)  # no column shows one
 
 
 @pytest.mark.parametrize(
     ("sources", "title"),
-    [(["a/very/long/path/t.json"], "dptune report: t.json"), (["runs/x/0.json", "runs/x/1.json"], "x (2 files)")],
+    [(["a/very/long/path/t.json"], "t.json"), (["runs/x/0.json", "runs/x/1.json"], "x (2 files)")],
 )
-async def test_the_title_names_what_was_read(foreign: Report, sources: list[str], title: str) -> None:
+def test_the_title_names_what_was_read(foreign: Report, sources: list[str], title: str) -> None:
     run = foreign.run.model_copy(update={"sources": sources})
-    async with ReportApp(foreign.model_copy(update={"run": run})).run_test(size=SMALL) as pilot:
-        assert title in (await see(pilot, VERDICT)).splitlines()[0]
+    assert _subject(foreign.model_copy(update={"run": run})) == title
 
 
 async def test_it_works_without_colour(report: Report, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NO_COLOR", "1")
-    async with ReportApp(report).run_test(size=SMALL) as pilot:
-        await see(pilot, "█ compute 60 %")
-        await see(pilot, "DP102 no-sync", "2")
-        await see(pilot, "cuda:1", "3")
-        await see(pilot, "all keys", "question_mark")
-
-
-async def test_bars_can_be_seen_without_colour(report: Report, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of red, textual would make a grey that is nearly that of the background."""
+    """Bars are seen, too: of red, textual would make a grey that is nearly that of the background."""
     monkeypatch.setenv("NO_COLOR", "1")
     async with ReportApp(report).run_test(size=LARGE) as pilot:
         behind = []
@@ -294,6 +281,11 @@ async def test_bars_can_be_seen_without_colour(report: Report, monkeypatch: pyte
                 assert abs(drawn.red - back.red) > 90
                 behind.append(back.red)
         assert min(behind) < 60 < 200 < max(behind), "both themes"
+        await pilot.resize_terminal(*SMALL)
+        await see(pilot, "█ compute 60 %")
+        await see(pilot, "DP102 no-sync", "2")
+        await see(pilot, "cuda:1", "3")
+        await see(pilot, "all keys", "question_mark")
 
 
 async def test_resizing_folds_the_text_again(large: Pilot[None]) -> None:
@@ -314,10 +306,6 @@ async def test_code_that_is_folded_keeps_its_indentation(app: Pilot[None]) -> No
     first = next(row for row in rows if "with model.no_sync()" in row)
     rest = next(row for row in rows if "contextlib.nullcontext():" in row)
     assert rest.index("contextlib") > first.index("with model") or rest == first
-
-
-async def test_help_names_every_key_that_quits(small: Pilot[None]) -> None:
-    await see(small, "q, ctrl+c Quit: leave", "question_mark")
 
 
 async def test_a_remark_does_not_stay_over_the_page(large: Pilot[None], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -362,32 +350,28 @@ async def test_advice_is_filtered_and_sorted(large: Pilot[None]) -> None:
     seen = await see(large, "Recommendations by code", "s")
     places = [seen.index(code) for code in ("DP102", "DP401", "DP506")]
     assert places == sorted(places)
-
-
-async def test_a_filter_does_not_outlive_its_line(large: Pilot[None]) -> None:
-    """Closed on another tab than the one that was filtered."""
-    await see(large, "Recommendations as ranked", "2")
     await look_for(large, "set_float32_matmul")
     await see(large, "1 of 3")
     large.app.action_show("ranks")
     await large.pause()
-    await large.press("slash", "escape")
+    await large.press("slash", "escape")  # closed on another tab than the one that was filtered: it is so no longer
     seen = await see(large, "DP102", "2")
     assert "without this text" not in flat(seen)
 
 
-async def test_ranks_are_filtered_and_sorted(report: Report) -> None:
-    async with ReportApp(report).run_test(size=LARGE) as pilot:
-        await see(pilot, "cuda:0", "3")
-        await look_for(pilot, "cuda:1")
-        seen = await see(pilot, "1 of 2")
-        assert "rank-00001.trace.json.gz" in seen
-        assert "cuda:0" not in seen
-        await pilot.press("escape")
-        await see(pilot, "cuda:0")
-        await see(pilot, "Sorted by rank", "s")
-        seen = screen(pilot)
-        assert seen.index("cuda:1") < seen.index("cuda:0")  # the largest first
+async def test_ranks_are_filtered_and_sorted(large: Pilot[None]) -> None:
+    await see(large, "cuda:0", "3")
+    await see(large, "the rank ended before its timed steps", "down")
+    assert "? not measured" in screen(large)
+    await look_for(large, "cuda:1")
+    seen = await see(large, "1 of 2")
+    assert "rank-00001.trace.json.gz" in seen
+    assert "cuda:0" not in seen
+    await large.press("escape")
+    await see(large, "cuda:0")
+    await see(large, "Sorted by rank", "s")
+    seen = screen(large)
+    assert seen.index("cuda:1") < seen.index("cuda:0")  # the largest first
 
 
 async def test_long_names_of_hosts_keep_both_ends_and_one_host_takes_no_column(report: Report) -> None:
@@ -413,13 +397,20 @@ async def test_the_page_of_a_rule_says_why_its_thresholds_are_what_they_are(larg
     await see(large, "Recommendations as ranked", "escape")
 
 
-async def test_a_rule_that_is_not_installed_here_has_no_page(report: Report) -> None:
-    foreign = report.model_copy(update={"advice": [report.advice[0].model_copy(update={"rule": "XX123"})]})
-    async with ReportApp(foreign).run_test(size=LARGE) as pilot:
-        await see(pilot, "XX123", "2")
+async def test_what_a_recommendation_lacks_is_said(report: Report) -> None:
+    """Evidence that has a place, and a rule that is installed here."""
+    bare = report.model_copy(update={"advice": [report.advice[0].model_copy(update={"rule": "XX123", "evidence": []})]})
+    async with ReportApp(bare).run_test(size=LARGE) as pilot:
+        await see(pilot, "medium impact, high confidence: XX123", "2")
+        await see(pilot, "⏎ Card w Why y Copy code / Find")  # the key of evidence is not offered
         await pilot.press("w")
-        (told,) = pilot.app._notifications
-        assert told.message == "unknown rule 'XX123'."
+        await see(pilot, VERDICT, "1")
+        await pilot.press("e")
+        told = [notification.message for notification in pilot.app._notifications]
+        assert told == [
+            "unknown rule 'XX123'.",
+            "Based on figures over all steps, not on one place. Key 6 shows a step.",
+        ]
 
 
 async def test_the_palette_runs_commands_by_name(large: Pilot[None]) -> None:
@@ -430,38 +421,28 @@ async def test_the_palette_runs_commands_by_name(large: Pilot[None]) -> None:
     await see(large, "Theme", *"theme")
 
 
-async def test_the_palette_has_no_command_twice(large: Pilot[None]) -> None:
-    """A key of a tab that does what one does everywhere."""
-    await see(large, "Recommendations as ranked", "2")
-    titles = [one.title for one in large.app.get_system_commands(large.app.screen)]
-    assert titles.count("Copy code") == 1
-
-
 async def test_the_palette_has_what_the_keys_of_the_tab_do(large: Pilot[None]) -> None:
     await see(large, "medium impact, high confidence: DP102", "2")
-    offered = {one.title for one in large.app.get_system_commands(large.app.screen)}
-    assert {"Sort", "Why", "Find", "Theme"} <= offered
+    offered = [one.title for one in large.app.get_system_commands(large.app.screen)]
+    assert {"Sort", "Why", "Find", "Theme"} <= {*offered}
+    assert offered.count("Copy code") == 1  # a key of the tab that does what one does everywhere
     assert "Next step" not in offered  # which is of the timeline
     await see(large, "Search for commands", "ctrl+p")
     await chosen(large, "Why", *"why")
     await see(large, "What it measures", "enter")
 
 
-async def test_evidence_without_a_place_says_so(report: Report) -> None:
-    bare = report.model_copy(update={"advice": [report.advice[0].model_copy(update={"evidence": []})]})
-    async with ReportApp(bare).run_test(size=LARGE) as pilot:
-        await see(pilot, "medium impact, high confidence: DP102", "2")
-        await see(pilot, "⏎ Card w Why y Copy code / Find")  # its key is not offered
-        await see(pilot, VERDICT, "1")
-        await pilot.press("e")
-        (told,) = pilot.app._notifications
-        assert told.message == "Based on figures over all steps, not on one place. Key 6 shows a step."
+@pytest.mark.parametrize("tabs", ["12", pytest.param("345", marks=pytest.mark.thorough)])
+async def test_words_that_look_like_markup_are_only_words(large: Pilot[None], tabs: str) -> None:
+    for tab in tabs:
+        await see(large, "[/bold", tab, "slash", *"[/bold", "enter")
+        await large.press("escape")
 
 
-@pytest.mark.parametrize("tab", ["1", *(pytest.param(tab, marks=pytest.mark.thorough) for tab in "345"), "2"])
-async def test_words_that_look_like_markup_are_only_words(large: Pilot[None], tab: str) -> None:
-    await see(large, "[/bold", tab, "slash", *"[/bold", "enter")
-    await large.press("escape")
+async def test_a_run_of_few_ranks_has_no_map(small: Pilot[None]) -> None:
+    assert "m Map" not in flat(await see(small, "s Sort", "3"))
+    await small.press("m", "g", "n")
+    assert "Ranks by" not in screen(small)
 
 
 def test_help_names_each_key_once() -> None:

@@ -43,7 +43,7 @@ def cells(seen: str) -> Iterator[tuple[str, str]]:
     yield from re.findall(r"([a-z]+ ?\d+) ([·▁▂▃▄▅▆▇█xX]{4})(?= |$)", flat(seen))
 
 
-async def test_late_ranks_stand_out_by_host_and_by_position(recorded: tuple[Run, Report]) -> None:
+async def test_late_ranks_stand_out_and_the_cursor_goes_to_them(recorded: tuple[Run, Report]) -> None:
     planted, report = recorded
     lag_ns = {lag.rank: lag.lag_ns for lag in report.measured.outliers.ranks}
     levels = "▁▂▃▄▅▆▇█"
@@ -65,12 +65,7 @@ async def test_late_ranks_stand_out_by_host_and_by_position(recorded: tuple[Run,
         seen = flat(await see(pilot, "Position tensor 2, data 3"))
         assert "By step ██████ late in 100 % of steps" in seen
         assert "4-7 host gpu1" in seen
-
-
-async def test_the_cursor_goes_to_neighbours_late_ranks_and_words(recorded: tuple[Run, Report]) -> None:
-    planted, report = recorded
-    async with ReportApp(report, planted).run_test(size=SMALL) as pilot:
-        await see(pilot, "Rank 14 on gpu3", "3", "m")
+        await see(pilot, "Ranks by host", "g")
         at = pilot.app.query_one(RankMap)
         late = sorted(range(4, 8), key=lambda rank: -report.measured.outliers.ranks[rank].lag_ns)
         for rank in (*late, 14):
@@ -119,13 +114,6 @@ async def test_a_map_that_is_taller_than_its_frame_opens_at_the_latest_rank(
     measured = report.measured.model_copy(update={"outliers": found, "ranks": ranks})
     async with ReportApp(report.model_copy(update={"measured": measured}), planted).run_test(size=SMALL) as pilot:
         assert "r1472-1503 " in await see(pilot, "Rank 1500: 3.00 ms of own delay", "3")
-
-
-async def test_a_run_of_few_ranks_has_no_map(report: Report) -> None:
-    async with ReportApp(report).run_test(size=SMALL) as pilot:
-        assert "m Map" not in flat(await see(pilot, "s Sort", "3"))
-        await pilot.press("m", "g", "n")
-        assert "Ranks by" not in screen(pilot)
 
 
 def test_ranks_without_hosts_and_single_positions_stand_in_rows(recorded: tuple[Run, Report]) -> None:

@@ -1,6 +1,7 @@
 """What every rule of every installed pack keeps to."""
 
 import ast
+import functools
 import importlib
 import inspect
 import re
@@ -47,6 +48,16 @@ OURS = [
 MAY_IMPORT = {"dptune.advice", "dptune.rule", "dptune.knobs", "dptune.measured"}
 
 
+@functools.cache
+def source_of(module):
+    return inspect.getsource(importlib.import_module(module))
+
+
+@functools.cache
+def tree_of(module):
+    return ast.parse(source_of(module))
+
+
 def test_our_own_rules_are_all_there():
     assert packs.problems() == []
     assert [loaded.rule.code for loaded in packs.load_packs()] == OURS
@@ -86,7 +97,7 @@ def test_each_threshold_is_a_constant_with_a_reason_and_is_asked_for(installed_r
     constants = {name: value for name, value in vars(module).items() if isinstance(value, Threshold)}
     assert set(constants.values()) == set(installed_rule.rule.thresholds)
     assert len({threshold.name for threshold in constants.values()}) == len(constants)
-    calls = [node for node in ast.walk(ast.parse(inspect.getsource(module))) if isinstance(node, ast.Call)]
+    calls = [node for node in ast.walk(tree_of(installed_rule.module)) if isinstance(node, ast.Call)]
     asking = [call for call in calls if isinstance(call.func, ast.Attribute) and call.func.attr in ("limit", "impact")]
     limits = [call.args[-1] for call in asking]
     assert {argument.id for argument in limits if isinstance(argument, ast.Name)} == set(constants)
@@ -94,14 +105,14 @@ def test_each_threshold_is_a_constant_with_a_reason_and_is_asked_for(installed_r
 
 
 def test_imports_only_the_words_of_a_rule(installed_rule):
-    tree = ast.parse(inspect.getsource(importlib.import_module(installed_rule.module)))
+    tree = tree_of(installed_rule.module)
     imported = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module}
     imported |= {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
     assert {name for name in imported if name.split(".")[0] == "dptune"} <= MAY_IMPORT
 
 
 def test_names_only_registered_knobs(installed_rule):
-    source = inspect.getsource(importlib.import_module(installed_rule.module))
+    source = source_of(installed_rule.module)
     assert set(re.findall(r'knob="([^"]+)"', source)) <= {*KNOBS, *PATCHED}
 
 

@@ -274,7 +274,13 @@ def test_the_step_model_predicts_units(ask, make_measured, make_facts, hand_made
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("name", "reductions"), [("sharded-micro-batches", 4), ("sharded-micro-batches-mended", 1)])
+@pytest.mark.parametrize(
+    ("name", "reductions"),
+    [
+        ("sharded-micro-batches", 4),
+        pytest.param("sharded-micro-batches-mended", 1, marks=pytest.mark.thorough),
+    ],
+)
 def test_recorded_micro_batches_of_two_units(name, reductions):
     """Two units of 1,315,840 bytes, four micro-batches: recorded on a machine so busy that a report does not judge it.
 

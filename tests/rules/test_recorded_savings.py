@@ -7,6 +7,7 @@ from statistics import median
 import pytest
 
 from .. import reading  # noqa: TID252 - tests are no installed package
+from .test_recorded import LARGE
 
 RUNS = Path(__file__).parent / "recorded" / "runs"
 FAULTS = {
@@ -29,7 +30,10 @@ def step_ns(run):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("code", "fault"), FAULTS.items())
+@pytest.mark.parametrize(
+    ("code", "fault"),
+    [pytest.param(code, fault, marks=pytest.mark.thorough if fault in LARGE else ()) for code, fault in FAULTS.items()],
+)
 def test_what_the_mended_run_saves_is_inside_the_interval(code, fault):
     saved = 1 - step_ns(RUNS / f"{fault}-mended") / step_ns(RUNS / fault)
     (advice,) = (advice for advice in reading.reported(RUNS / fault).advice if advice.rule == code)

@@ -53,9 +53,11 @@ def patched(changes: Sequence[Change], root: Path) -> tuple[dict[str, bytes], fr
 
     If the diff leaves out one change of a knob, all changes of this knob are left out.
     """
-    left = {unpatched.change.knob for unpatched in patches(changes, root).left_out}
+    made, files = _made(changes, root)
+    left = {unpatched.change.knob for unpatched in made.left_out}
     whole = [change for change in changes if change.knob not in left]
-    files = _made(whole, root)[1]
+    if left:
+        files = _made(whole, root)[1]
     return files, frozenset(change.knob for change in whole if files)
 
 
