@@ -286,3 +286,9 @@ def test_the_page(recorded, answers):
     lines = ["".join(span.text for span in line) for line in memory(page, 100)]
     assert any("Tracker" in line and "wrapper=fsdp: 51.3 MiB (now 95.7 MiB)" in line for line in lines)
     assert any("optimizer.name=sgd: unknown: torch's trackers cannot show" in line for line in lines)
+
+
+@pytest.mark.thorough
+def test_a_process_of_its_own_finds_the_same(answers, recorded):
+    (found,) = tracked([predict_memory(*recorded, {"wrapper": "fsdp"})], MODEL, *recorded)
+    assert found == answers["wrapper",]
