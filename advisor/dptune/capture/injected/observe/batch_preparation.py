@@ -163,9 +163,10 @@ def _called(function: Any, wrappers: int = _WRAPPERS) -> Any:
     while isinstance(function, functools.partial):
         function = function.func
     by_class = getattr(type(function), "__call__", None)  # noqa: B004 - what an object that can be called runs
-    if hasattr(function, "__code__") or not hasattr(by_class, "__code__"):
+    code = getattr(by_class, "__code__", None)
+    if hasattr(function, "__code__") or code is None:
         return function
-    if wrappers and users_code(by_class.__code__) is None and not isinstance(function, torch.nn.Module):
+    if wrappers and users_code(code) is None and not isinstance(function, torch.nn.Module):
         held = [_called(each, wrappers - 1) for each in getattr(function, "__dict__", {}).values() if callable(each)]
         scripts = [each for each in held if users_code(getattr(each, "__code__", None)) is not None]
         if len(scripts) == 1:

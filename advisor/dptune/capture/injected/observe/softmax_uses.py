@@ -52,7 +52,8 @@ def is_log(node: Any) -> bool:
 def uses(softmax: Any, readers: dict[Any, list[Any]]) -> Iterator[Use]:
     """What uses the result, where the dimension is known along which it does."""
     rank = len(shape_of(softmax))
-    waiting = deque([(softmax, tuple(range(rank)), is_log(softmax), 0)])
+    dims: Dims = tuple(range(rank))
+    waiting = deque([(softmax, dims, is_log(softmax), 0)])
     while waiting:
         node, dims, log, hops = waiting.popleft()
         for reader in readers.get(node, []):
