@@ -12,8 +12,8 @@ and what uses its result:
   a product themselves, of queries and keys.
 
 Each dimension is followed through `view`, `transpose`, `permute`, dropout, masks and constant factors. Where it is lost
-on the way, weights are divided by their sum, or both factors come from a softmax, dptune says nothing. Parts compiled
-by `torch.compile`, and parts that reentrant checkpoints compute again, are not read.
+on the way, weights are divided by their sum, or both factors come from a softmax, dptune reports nothing. Parts
+compiled by `torch.compile`, and parts that reentrant checkpoints compute again, are not read.
 
 ## Why it matters
 
@@ -108,7 +108,7 @@ def _why(found: SoftmaxDimensionFacts) -> str:
         )
     return (
         f"The probabilities sum to 1 over dimension {found.dim}, not over classes: each depends on other predictions "
-        "of the batch, and one class does not lose what another gains."
+        "of the batch, and classes do not compete."
     )
 
 
