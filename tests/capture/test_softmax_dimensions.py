@@ -122,10 +122,10 @@ def test_a_loss_that_takes_classes_from_another_dimension(name):
     assert each.where.startswith("tests/capture/test_softmax_dimensions.py:")
     assert each.use_where.startswith("tests/capture/test_softmax_dimensions.py:")
     assert found(loss_of(right)) == []
-    assert found(loss_of(right - each_rank(name))) == []
+    assert found(loss_of(right - rank_of(name))) == []
 
 
-def each_rank(name):
+def rank_of(name):
     return {"classes": 2, "a logarithm of its own": 2, "a cross entropy": 2}.get(name, 4 if "pixels" in name else 3)
 
 
@@ -253,6 +253,21 @@ def both_ways(parts):
     return to_question @ to_text.mT @ text
 
 
+def averaged(parts):
+    """Soft k-means: each centre is the mean of the points, which the sum of their weights divides in the end."""
+    points, centres, _ = parts.heads(ROWS)
+    weights = (points @ centres.mT).softmax(-1)
+    return (weights.mT @ points) / weights.sum(1).unsqueeze(-1)
+
+
+def described(parts):
+    """Descriptors of a picture, behind attention, are assigned to clusters by a convolution."""
+    queries, keys, values = parts.heads(ROWS)
+    descriptors = (queries @ keys.mT).softmax(-1) @ values
+    assigned = nn.Conv1d(WIDTH, 3, 1)(descriptors.mT).softmax(1)
+    return assigned @ descriptors
+
+
 def efficient(parts):
     """Linear attention: keys over positions, queries over features."""
     queries, keys, values = parts.heads(ROWS)
@@ -316,10 +331,8 @@ def merged(parts):
 HEALTHY = {
     "slots": lambda parts: together(parts, "divided"),
     "slots, multiplied": lambda parts: together(parts, "multiplied"),
-    **{
-        each.__name__: each for each in (pooled, by_prototype, both_ways, efficient, routed, of_heads, over_both, gated)
-    },
-    **{each.__name__: each for each in (of_one_key, unread, contrasted, merged)},
+    **{each.__name__: each for each in (pooled, by_prototype, averaged, described, both_ways, efficient, routed)},
+    **{each.__name__: each for each in (of_heads, over_both, gated, of_one_key, unread, contrasted, merged)},
 }
 
 

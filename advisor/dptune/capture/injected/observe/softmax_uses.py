@@ -1,13 +1,13 @@
 """Follows the results of softmax through an autograd graph to the loss or matrix product that uses them.
 
 Each dimension is followed by itself, through changes of layout, dropout, masks and constant factors. What divides the
-result by its own sum, or multiplies it by anything that is trained, ends the search: it is no longer a softmax.
+result by its own sum, or multiplies it by anything that is trained, ends the search: it is no longer a softmax. Sums of
+the result itself may divide the product later, so that its weights are then none of attention.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from dptune.capture.injected.observe.loss_graph import LOSSES, only_input, shape_of, signed
@@ -20,6 +20,15 @@ _PRODUCTS = ("BmmBackward", "MmBackward")
 _LEAF = "torch::autograd::AccumulateGrad"
 _VALUES = ("CloneBackward", "ToCopyBackward", "AliasBackward", "NativeDropoutBackward", "_DDPSinkBackward")
 _CONSTANT = ("MulBackward", "DivBackward", "MaskedFillBackward", "ClampBackward", "AddBackward", "WhereBackward")
+_SUMS = ("SumBackward", "MeanBackward")
+_TURNED = ("TransposeBackward", "TBackward", "PermuteBackward", "ExpandBackward")
+_OF_SCORES = (
+    "SubBackward",
+    "NegBackward",
+    "TanhBackward",
+    "SliceBackward",
+    "IndexBackward",
+)  # biases, limits, positions
 _MOVED = ("ViewBackward", "UnsafeViewBackward", "ReshapeAliasBackward", "SqueezeBackward", "UnsqueezeBackward")
 _HOPS = 16  # between scores, softmax and use
 _CLASSES = 1  # the dimension of classes in what nll_loss is given
@@ -49,8 +58,9 @@ def is_log(node: Any) -> bool:
     return bool(node.name().startswith(_LOG_SOFTMAX))
 
 
-def uses(softmax: Any, readers: dict[Any, list[Any]]) -> Iterator[Use]:
+def uses(softmax: Any, readers: dict[Any, list[Any]]) -> list[Use]:
     """What uses the result, where the dimension is known along which it does."""
+    found, is_summed = [], False
     rank = len(shape_of(softmax))
     dims: Dims = tuple(range(rank))
     waiting = deque([(softmax, dims, is_log(softmax), 0)])
@@ -59,9 +69,12 @@ def uses(softmax: Any, readers: dict[Any, list[Any]]) -> Iterator[Use]:
         for reader in readers.get(node, []):
             along, used_as = _along(reader, node, dims, log, readers)
             if along is not None:
-                yield Use(reader, used_as, along)
+                found.append(Use(reader, used_as, along))
+            elif reader.name().startswith(_SUMS):
+                is_summed = True
             elif hops < _HOPS and (moved := _moved(reader, node, dims)) is not None:
                 waiting.append((reader, moved, log or reader.name().startswith(_LOG), hops + 1))
+    return [use for use in found if use.used_as != WEIGHTS or not is_summed]
 
 
 def are_scores(softmax: Any) -> bool:
@@ -69,13 +82,14 @@ def are_scores(softmax: Any) -> bool:
 
     The product with a parameter is a layer, whose outputs may be assigned along any dimension.
     """
+    kept = (*_VALUES, *_CONSTANT, *_MOVED, *_TURNED, *_OF_SCORES)
     waiting = deque([(softmax, 0)])
     while waiting:
         node, hops = waiting.popleft()
         inputs = [following for following, _ in node.next_functions if following is not None]
         if node.name().startswith((*_PRODUCTS, "BaddbmmBackward")):
             return sum(not _is_parameter(each) for each in inputs[-2:]) == 2
-        if hops < _HOPS and node.name() != _LEAF and not node.name().startswith("Addmm"):
+        if hops < _HOPS and (node is softmax or node.name().startswith(kept)):
             waiting += [(each, hops + 1) for each in inputs]
     return False
 
@@ -85,7 +99,7 @@ def of_softmax(node: Any) -> bool:
     for _ in range(_HOPS):
         if node is None or node.name().startswith(_SOFTMAX):
             return node is not None
-        if not node.name().startswith((*_VALUES, *_CONSTANT, *_MOVED, "Transpose", "TBackward", "Permute", "Expand")):
+        if not node.name().startswith((*_VALUES, *_CONSTANT, *_MOVED, *_TURNED)):
             return False
         node = only_input(node)
     return False
@@ -149,7 +163,7 @@ def _is_parameter(node: Any) -> bool:
     for _ in range(_HOPS):
         if node is None or node.name() == _LEAF:
             return node is not None
-        if not node.name().startswith((*_VALUES, *_MOVED, "Transpose", "TBackward", "Permute", "Expand")):
+        if not node.name().startswith((*_VALUES, *_MOVED, *_TURNED)):
             return False
         node = only_input(node)
     return False
