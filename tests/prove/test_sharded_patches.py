@@ -102,7 +102,7 @@ def test_a_patch_is_verified_to_a_verdict(
     project = as_recorded_in(tmp_path / "project", recorded)
     if setting.startswith("fsdp.within_hosts"):
         on_two_hosts(project)
-    done = run("verify", "base", "--yes", "--set", setting, *AMOUNT, "--format", "json", cwd=project, timeout=1800)
+    done = run("verify", "base", "--yes", "--set", setting, *AMOUNT, "--format", "json", cwd=project)
     assert done.returncode == 0, done.stderr
     proof: dict[str, Any] = json.loads(done.stdout)
     assert {trial["status"] for trial in proof["trials"]} == {"ran"}

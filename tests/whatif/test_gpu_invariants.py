@@ -293,10 +293,8 @@ def test_no_step_is_shorter_than_a_path_through_it(program: Program, resource: s
     times, walked = made.run(), 0
     for step in made.steps:
         item, path_ns = step.last, 0.0
-        while made.edges[item]:
-            edge = chance.choice(made.edges[item])
-            if edge.item < step.first:
-                break
+        while inside := [edge for edge in made.edges[item] if edge.item >= step.first]:
+            edge = chance.choice(inside)
             shares = program.transfers and edge.kind == Kind.EXCHANGE
             item, path_ns = edge.item, path_ns + (0 if shares else edge.lag_ns)
             walked += 1
