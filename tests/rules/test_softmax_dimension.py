@@ -14,7 +14,8 @@ def softmax(**changed):
 def test_a_loss_takes_classes_from_another_dimension(ask, make_measured, make_facts):
     (advice,) = ask("DP319", make_measured(), [make_facts(rank=at, softmax_dimensions=[softmax()]) for at in (0, 1)])
     assert advice.title == (
-        "Wrong dimension: log_softmax (train.py:20) is over dimension 0, and the loss takes classes from dimension 1"
+        "Wrong dimension: log_softmax (train.py:20) normalizes over dimension 0, but the loss takes classes from "
+        "dimension 1"
     )
     assert advice.remedy == "Pass dim=1 to log_softmax."
     assert (advice.kind, advice.impact, advice.confidence, advice.saves) == ("risk", "high", "high", None)
@@ -32,7 +33,7 @@ def test_weights_that_a_product_sums(ask, make_measured, make_facts):
     found = softmax(function="softmax", used_as="weights", dim=1, expected=3, sizes=[8, 4, 16, 16], where=None)
     (advice,) = ask("DP319", make_measured(), [make_facts(softmax_dimensions=[found])])
     assert advice.title == (
-        "Wrong dimension: softmax is over dimension 1, and the product with the values sums over dimension 3"
+        "Wrong dimension: softmax normalizes over dimension 1, but the product with the values sums over dimension 3"
     )
     assert "sum to 1 over dimension 1" in advice.why
     assert advice.remedy == "Pass dim=3 to softmax."

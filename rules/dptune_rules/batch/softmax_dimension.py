@@ -22,7 +22,7 @@ loss falls a little and stays there. Attention whose weights sum to 1 over queri
 that all queries need is divided among them.
 
 `nn.Softmax()` and `F.softmax(x)` without `dim` take dimension 0 of a tensor with one or three dimensions, and 1 of all
-others. Torch warns of that once.
+others. PyTorch warns about it.
 
 ## What to change
 
@@ -62,7 +62,7 @@ RULE = Rule(
     name="softmax-dimension",
     family="batch",
     kind="risk",
-    summary="a softmax is over another dimension than the one along which its result is used",
+    summary="softmax normalizes over another dimension than the one its result is used along",
     since="0.1",
     asked_when_busy=True,
     needs="recording",
@@ -80,11 +80,11 @@ def check(run: RunView) -> Iterator[Advice]:
 def _advice(found: SoftmaxDimensionFacts) -> Advice:
     return results_at_risk(
         RULE,
-        title=f"Wrong dimension: {found.function}{in_parentheses(found.where)} is over dimension {found.dim}, and "
-        f"{_use(found)} dimension {found.expected}",
+        title=f"Wrong dimension: {found.function}{in_parentheses(found.where)} normalizes over dimension {found.dim}, "
+        f"but {_use(found)} dimension {found.expected}",
         why=_why(found),
         evidence=[
-            Evidence(label="backward passes with it", value=found.passes, unit=f"of {found.passes_seen}"),
+            Evidence(label="backward passes affected", value=found.passes, unit=f"of {found.passes_seen}"),
             Evidence(label=f"calls of {found.function} per pass", value=found.count),
             *known("shape", " x ".join(map(str, found.sizes or []))),
             *known(f"{found.function} is called at", found.where),
@@ -103,8 +103,8 @@ def _use(found: SoftmaxDimensionFacts) -> str:
 def _why(found: SoftmaxDimensionFacts) -> str:
     if found.used_as == WEIGHTS:
         return (
-            f"The attention weights sum to 1 over dimension {found.dim}. The weights of the values that are summed sum "
-            "to anything, so results grow and shrink with weights that belong to other results."
+            f"The attention weights sum to 1 over dimension {found.dim}. Those of a single result do not, so its scale "
+            "depends on other results."
         )
     return (
         f"The probabilities sum to 1 over dimension {found.dim}, not over classes: each depends on other predictions "
