@@ -43,6 +43,7 @@ from dptune.runfile.memory_growth import MemoryGrowth
 from dptune.runfile.misplaced_views import MisplacedViewFacts
 from dptune.runfile.norm_samples import NormSampleFacts
 from dptune.runfile.optimizer_gradients import OptimizerGradientFacts
+from dptune.runfile.padded_attention import PaddedAttentionFacts
 from dptune.runfile.padding import PaddingFacts
 from dptune.runfile.policy_ratios import PolicyRatioFacts
 from dptune.runfile.probability_losses import ProbabilityLossFacts
@@ -111,6 +112,7 @@ __all__ = [
     "NormSampleFacts",
     "OptimizerFacts",
     "OptimizerGradientFacts",
+    "PaddedAttentionFacts",
     "PaddingFacts",
     "PlateauFacts",
     "PolicyRatioFacts",

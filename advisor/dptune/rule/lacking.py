@@ -35,6 +35,7 @@ WORDS = {  # by the names of facts that rules ask for
     "misplaced_views": "whether views stand where a transpose is meant",
     "softmax_dimensions": "over which dimension each softmax is",
     "causal_masks": "whether attention hides the tokens to predict",
+    "padded_attention": "whether attention hides padding",
     "gathered_embeddings": "whether embeddings are gathered without gradients",
     "carried_states": "whether recurrent layers keep their state from batch to batch",
     "counted_padding": "whether padding counts as a target",

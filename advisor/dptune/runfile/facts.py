@@ -40,6 +40,7 @@ from dptune.runfile.misplaced_views import MisplacedViewFacts
 from dptune.runfile.noise import NoiseFacts
 from dptune.runfile.norm_samples import NormSampleFacts
 from dptune.runfile.optimizer_gradients import OptimizerGradientFacts
+from dptune.runfile.padded_attention import PaddedAttentionFacts
 from dptune.runfile.policy_ratios import PolicyRatioFacts
 from dptune.runfile.probability_losses import ProbabilityLossFacts
 from dptune.runfile.registered_hooks import RegisteredHookFacts
@@ -226,11 +227,11 @@ class Facts:
     of one that is not; `clipping` the lines that clip gradients, and whether steps use the clipped ones; `step_values`
     what ranks compare of a step; `policy_ratios` ratios of policies that losses clip; `causal_masks` language models
     that attend to the tokens to predict; `softmax_dimensions` softmax over another dimension than that of its use;
-    `counted_padding` padding among the targets of losses; `saved_files` the files that `torch.save` wrote;
-    `training_mode` models that are evaluated in training mode; `unreached` parameters that get no gradient;
-    `zero_rates` optimizers that step at a learning rate of zero; `unrestored_states` optimizers that start without the
-    state that a loaded checkpoint has; `planned_epochs` the iterations of the loop around the loop that
-    draws batches; `ends_early` whether the latter may end before its loader; `plateaus` the values that each
+    `padded_attention` attention to padding; `counted_padding` padding among the targets of losses; `saved_files` the
+    files that `torch.save` wrote; `training_mode` models that are evaluated in training mode; `unreached` parameters
+    that get no gradient; `zero_rates` optimizers that step at a learning rate of zero; `unrestored_states` optimizers
+    that start without the state that a loaded checkpoint has; `planned_epochs` the iterations of the loop around the
+    loop that draws batches; `ends_early` whether the latter may end before its loader; `plateaus` the values that each
     `ReduceLROnPlateau` decides by; `joins` whether DDP's `join` handles uneven inputs; `undivided_losses` steps that
     use the gradients of several backward passes; `norm_samples` BatchNorm layers of few samples; `active_dropouts`
     dropout in any mode; `step_draws` random numbers that steps draw; `decisions` what the rank decides by scores;
@@ -239,8 +240,7 @@ class Facts:
     that is sorted by label and not shuffled; `split_windows` overlapping windows of which some are held out;
     `dtype_speeds` how fast a CPU computes in the 16-bit dtypes the script uses; `hooks` those on modules that steps
     register; `hook_calls` forward hooks whose results nothing reads; `cpu_peak` the peak FLOP/s of a CPU, after the
-    last window; `steps` how many optimizer steps were counted; `ended` how this rank's
-    part ended: `recording` until it has.
+    last window; `steps` how many optimizer steps were counted; `ended` how this rank's part ended (first `recording`).
     """
 
     rank: int
@@ -309,6 +309,7 @@ class Facts:
     policy_ratios: list[PolicyRatioFacts] = field(default_factory=list)
     causal_masks: list[CausalMaskFacts] = field(default_factory=list)
     softmax_dimensions: list[SoftmaxDimensionFacts] = field(default_factory=list)
+    padded_attention: list[PaddedAttentionFacts] = field(default_factory=list)
     gathered_embeddings: list[GatheredEmbeddingFacts] = field(default_factory=list)
     carried_states: list[CarriedStateFacts] = field(default_factory=list)
     kept_weights: list[KeptWeightFacts] = field(default_factory=list)

@@ -166,10 +166,11 @@ def build_loader(width):
         ids = Rows(torch.randint(0, ROWS, (40 * 512,)))
         sampler = DistributedSampler(ids)
         return DataLoader(ids, 512, sampler=sampler, collate_fn=as_it_is, drop_last=True), sampler
-    of_words = ("ignored-targets", "one-hot-products", "labels-shifted-twice", "padding-learned", "causal-mask-missing")
-    if args.fault in of_words:
-        ids = Rows(torch.randint(0, WORDS, (40 * 32, 32)))
-        if args.fault == "padding-learned":
+    of_words = ("ignored-targets", "one-hot-products", "labels-shifted-twice", "causal-mask-missing")
+    padded_words = ("padding-learned", "padding-attended")
+    if args.fault in (*of_words, *padded_words):
+        ids = Rows(torch.randint(1, WORDS, (40 * 32, 32)))
+        if args.fault in padded_words:
             ids.rows[::2, 20:] = 0
         sampler = DistributedSampler(ids)
         return DataLoader(ids, 32, sampler=sampler, collate_fn=as_it_is, drop_last=True), sampler

@@ -113,6 +113,22 @@ class Attentive(nn.Module):
         return nn.functional.cross_entropy(self.head(hidden).flatten(0, 1), ids[:, 1:].flatten())
 
 
+class Classifying(nn.Module):
+    """Classes of sequences that end in padding, 0, which attention hides or does not."""
+
+    def __init__(self, words, width):
+        super().__init__()
+        self.words = nn.Embedding(words, width, padding_idx=0)
+        self.attention = nn.MultiheadAttention(width, 4, batch_first=True)
+        self.layers, self.head = layers(width, 2), nn.Linear(width, 8)
+
+    def forward(self, ids):
+        hidden, padding = self.words(ids), ids == 0
+        hidden = hidden + self.attention(hidden, hidden, hidden, key_padding_mask=padding if args.mended else None)[0]
+        pooled = self.layers(hidden).masked_fill(padding[..., None], 0).sum(1) / (~padding).sum(1, keepdim=True)
+        return nn.functional.cross_entropy(self.head(pooled), ids[:, 0] % 8)
+
+
 class Padded(nn.Module):
     """A language model whose loss leaves out the padding, 0, or counts it."""
 
@@ -380,6 +396,8 @@ def build_model():
         return NextWord(WORDS, 64)
     if args.fault == "padding-learned":
         return Padded(WORDS, 64)
+    if args.fault == "padding-attended":
+        return Classifying(WORDS, 64)
     if args.fault == "causal-mask-missing":
         return Attentive(WORDS, 64)
     if args.fault == "unreached-parameters":

@@ -108,6 +108,7 @@ FAULTS = (
     "gathered-without-gradients",
     "samples-sorted",
     "softmax-dimension",
+    "padding-attended",
 )
 parser = argparse.ArgumentParser()
 parser.add_argument("fault", choices=FAULTS)
@@ -126,6 +127,7 @@ IDS = (
     "labels-shifted-twice",
     "padding-learned",
     "causal-mask-missing",
+    "padding-attended",
 )  # the model's inputs, which are no targets
 
 

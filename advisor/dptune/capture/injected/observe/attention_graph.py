@@ -8,16 +8,15 @@ has no dimension of positions any more, as a mean over them, ends the search.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 
-from dptune.capture.injected.observe.loss_graph import constant_factor, shape_of, signed
-from dptune.capture.injected.observe.loss_masks import readable, saved_tensor
+from dptune.capture.injected.observe.attention_weights import FUSED, SOFTMAX, fused, written
+from dptune.capture.injected.observe.loss_graph import constant_factor, shape_of
 
-_FUSED = "ScaledDotProduct"
-_SOFTMAX = ("SoftmaxBackward", "SafeSoftmaxBackward")
 _PRODUCTS = ("BmmBackward", "BaddbmmBackward", "MmBackward")
 _DROPPED = ("MaskedFillBackward", "WhereBackward", "TrilBackward", "TriuBackward")  # weights, after the softmax
 _HOPS = 16  # between scores and their softmax, or weights and their product
@@ -45,18 +44,17 @@ class Sequences(NamedTuple):
 def self_attentions(loss: Any, sequences: Sequences) -> Iterator[Attention]:
     """The nearest to the loss first; nothing of those whose weights cannot be known."""
     readers = _with_positions(loss, sequences)
-    of_tokens = _above(sequences.embedding, readers)
+    of_tokens = with_tokens(sequences, readers)
     for node in readers:
         size = shape_of(node)
         if len(size) < 2 or size[-2] not in sequences.lengths:
             continue
-        if node.name().startswith(_FUSED):
-            if of_tokens.issuperset(following for following, _ in node.next_functions[:2]):
-                yield from _fused(node, size[-2], sequences.rows)
-        elif node.name().startswith(_SOFTMAX) and size[-1] == size[-2]:
-            over_keys = signed(node._saved_dim) in (-1, len(size) - 1)
-            if over_keys and _is_of_product(node, of_tokens) and not _is_masked_later(node, readers, size[-1]):
-                yield from _written(node, sequences.rows)
+        if not any(of_tokens.issuperset(factors) for factors in score_factors(node)):
+            continue
+        if node.name().startswith(FUSED):
+            yield from _fused(node, size[-2], sequences.rows)
+        elif size[-1] == size[-2] and not is_masked_later(node, readers, partial(_hides_next, length=size[-1])):
+            yield from _written(node, sequences.rows)
 
 
 def _with_positions(loss: Any, sequences: Sequences) -> dict[Any, list[Any]]:
@@ -95,12 +93,12 @@ def _is_by_position(size: tuple[int, ...], rows: int, length: int) -> bool:
     return 1 < len(others) < len(size) and any(each % rows == 0 for each in others)
 
 
-def _above(embedding: Any, readers: dict[Any, list[Any]]) -> set[Any]:
-    """All that depends on an embedding."""
-    found, waiting = {embedding}, [embedding]
+def with_tokens(sequences: Sequences, readers: dict[Any, list[Any]]) -> set[Any]:
+    """All that depends on the embedded tokens, and has their positions."""
+    found, waiting = {sequences.embedding}, [sequences.embedding]
     while waiting:
         for reader in readers.get(waiting.pop(), []):
-            if reader not in found:
+            if reader not in found and _has_positions(reader, sequences):
                 found.add(reader)
                 waiting.append(reader)
     return found
@@ -110,28 +108,22 @@ def _fused(node: Any, length: int, rows: int) -> Iterator[Attention]:
     if node._saved_is_causal:
         yield Attention(node, torch.zeros(1, length - 1, dtype=torch.bool), 0.0)
         return
-    query, key = saved_tensor(node, "query"), saved_tensor(node, "key")
-    masks = [name for name in ("attn_mask", "attn_bias") if hasattr(node, f"_raw_saved_{name}")]
-    if query is None or key is None or key.shape[-2] != length or not all(readable(node, name) for name in masks):
+    attention = fused(node)
+    if attention is None or attention.key.shape[-2] != length:
         return
-    mask = next((saved_tensor(node, name) for name in masks), None)
-    queries = torch.arange(0, length, -(-length // _QUERIES), device=query.device)
-    scores = query[:1, :1, queries].float() @ key[:1, :1].float().mT * (node._saved_scale or query.shape[-1] ** -0.5)
-    if mask is None:
+    if attention.added is None:
         sees_next = torch.ones(1, length - 1, dtype=torch.bool)
     else:
-        added = torch.where(mask, 0.0, float("-inf")) if mask.dtype is torch.bool else mask
-        added = added.expand(*query.shape[:-1], length)
-        scores = scores + added[:1, :1, queries].float()
-        sees_next = _of_next(added, rows) > _HIDDEN
-    yield Attention(node, sees_next, _later_share(scores.softmax(-1), queries))
+        sees_next = _of_next(attention.added, rows) > _HIDDEN
+    queries = torch.arange(0, length, -(-length // _QUERIES), device=attention.query.device)
+    yield Attention(node, sees_next, _later_share(attention.weights((0,) * len(attention.lead), queries), queries))
 
 
 def _written(node: Any, rows: int) -> Iterator[Attention]:
-    weights = saved_tensor(node, "result")
-    if weights is None:
+    attention = written(node)
+    if attention is None:
         return
-    length = weights.shape[-1]
+    weights, length = attention.result, attention.result.shape[-1]
     queries = torch.arange(0, length, -(-length // _QUERIES), device=weights.device)
     some = weights.reshape(-1, length, length)[:_SEQUENCES, queries].float()
     yield Attention(node, _of_next(weights, rows) > _LEAST_WEIGHT, _later_share(some, queries))
@@ -150,38 +142,40 @@ def _later_share(weights: torch.Tensor, queries: torch.Tensor) -> float:
     return float((weights * later).sum() / weights.sum().clamp(min=_LEAST_WEIGHT))
 
 
-def _is_of_product(softmax: Any, of_tokens: set[Any]) -> bool:
-    """Whether its scores are a product of two tensors, both of which depend on the tokens."""
-    waiting, seen = [(softmax, 0)], set()
+def score_factors(node: Any) -> Iterator[list[Any]]:
+    """What computes the queries and the keys whose product are the scores of fused attention, or of a softmax."""
+    if node.name().startswith(FUSED):
+        yield [following for following, _ in node.next_functions[:2]]
+        return
+    if not node.name().startswith(SOFTMAX):
+        return
+    waiting, seen = [(node, 0)], set()
     while waiting:
         node, hops = waiting.pop()
         inputs = [following for following, _ in node.next_functions]
         if node.name().startswith(_PRODUCTS):
-            if of_tokens.issuperset(inputs[-2:]):
-                return True
+            yield inputs[-2:]
             continue
         for following in inputs:
             if following is not None and following not in seen and hops < _HOPS:
                 seen.add(following)
                 waiting.append((following, hops + 1))
-    return False
 
 
-def _is_masked_later(softmax: Any, readers: dict[Any, list[Any]], length: int) -> bool:
-    """Whether weights are set to zero after the softmax, other than at random."""
+def is_masked_later(softmax: Any, readers: dict[Any, list[Any]], hides: Callable[[torch.Tensor], bool]) -> bool:
+    """Whether weights are set to zero after the softmax, or multiplied by a constant that hides what it should."""
     waiting = [(reader, 0) for reader in readers[softmax]]
     while waiting:
         node, hops = waiting.pop()
         name = node.name()
-        if name.startswith(_DROPPED) or (name.startswith("MulBackward") and _hides_next(node, length)):
+        if name.startswith(_DROPPED):
+            return True
+        if name.startswith("MulBackward") and (factor := constant_factor(node)) is not None and hides(factor):
             return True
         if not name.startswith(_PRODUCTS) and hops < _HOPS:
             waiting += [(reader, hops + 1) for reader in readers.get(node, [])]
     return False
 
 
-def _hides_next(product: Any, length: int) -> bool:
-    factor = constant_factor(product)
-    if factor is None or factor.shape[-2:] != (length, length):
-        return False
-    return not bool(factor.diagonal(1, -2, -1).any())
+def _hides_next(factor: torch.Tensor, length: int) -> bool:
+    return factor.shape[-2:] == (length, length) and not bool(factor.diagonal(1, -2, -1).any())

@@ -108,6 +108,7 @@ def gather(facts: Facts, observers: Observers) -> None:
         "policy_ratios": observers.policy_ratios.facts,
         "causal_masks": observers.causal_masks.facts,
         "softmax_dimensions": observers.softmax_dimensions.facts,
+        "padded_attention": observers.padded_attention.facts,
         "gathered_embeddings": observers.gathered_embeddings.facts,
         "carried_states": observers.carried_states.facts,
         "kept_weights": observers.kept_weights.facts,

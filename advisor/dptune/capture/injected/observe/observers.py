@@ -44,6 +44,7 @@ from dptune.capture.injected.observe.misplaced_views import MisplacedViews
 from dptune.capture.injected.observe.module_calls import ModuleCalls
 from dptune.capture.injected.observe.norm_samples import NormSamples
 from dptune.capture.injected.observe.optimizer_gradients import OptimizerGradients
+from dptune.capture.injected.observe.padded_attention import PaddedAttention
 from dptune.capture.injected.observe.places import Places
 from dptune.capture.injected.observe.plateaus import Plateaus
 from dptune.capture.injected.observe.policy_ratios import PolicyRatios
@@ -142,6 +143,7 @@ class Observers:
     split_windows: SplitWindows
     sorted_labels: SortedLabels
     softmax_dimensions: SoftmaxDimensions
+    padded_attention: PaddedAttention
     sampled_steps: SampledSteps
 
     def stepped(self, optimizer: Any) -> None:
@@ -224,6 +226,7 @@ def observers() -> Observers:
     sorted_labels = SortedLabels(places)
     bootstrapped_targets, policy_ratios = BootstrappedTargets(), PolicyRatios()
     causal_masks, softmax_dimensions = CausalMasks(places), SoftmaxDimensions(places)
+    padded_attention = PaddedAttention(places)
     gathered_embeddings = GatheredEmbeddings()
     calls.before_counting.append(gathered_embeddings.called)
     meters.drawn += [training_mode.drawn, step_draws.drawn, frozen_features.drawn, carried_states.drawn]
@@ -241,6 +244,7 @@ def observers() -> Observers:
         policy_ratios.before_pass,
         causal_masks.before_pass,
         softmax_dimensions.before_pass,
+        padded_attention.before_pass,
         gathered_embeddings.before_pass,
     ]
     meters.before_call.append(undivided_losses.before_pass)
@@ -254,6 +258,7 @@ def observers() -> Observers:
         policy_ratios.after_pass,
         causal_masks.after_pass,
         softmax_dimensions.after_pass,
+        padded_attention.after_pass,
     ]
     kept_weights = KeptWeights()
     kept_weights.install()
@@ -338,5 +343,6 @@ def observers() -> Observers:
         split_windows=split_windows,
         sorted_labels=sorted_labels,
         softmax_dimensions=softmax_dimensions,
+        padded_attention=padded_attention,
         sampled_steps=SampledSteps(places),
     )

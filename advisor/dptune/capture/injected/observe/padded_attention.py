@@ -1,0 +1,204 @@
+"""Finds attention over token ids that attends to their padding.
+
+In a few backward passes of the warm-up steps, from the autograd graph of the loss: rows of embedded ids end, or start,
+with the same id, which is nowhere else, and all attention over them gives weight to these positions. Where it shows
+such attention, torch notes the lines of the next forward pass, as in its anomaly mode, but checks no values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+
+from dptune.capture.injected.observe.attention_graph import Sequences, is_masked_later, score_factors, with_tokens
+from dptune.capture.injected.observe.attention_weights import FUSED, Cell, Fused, Written, fused, written
+from dptune.capture.injected.observe.graph_passes import GraphPasses
+from dptune.capture.injected.observe.loss_graph import consumers, signed
+from dptune.capture.injected.observe.node_lines import node_line
+from dptune.capture.injected.observe.padded_rows import PaddedRows, padded_rows
+from dptune.capture.injected.observe.passes import is_captured
+from dptune.capture.injected.observe.places import Places
+from dptune.capture.injected.observe.token_targets import embedded_ids, token_losses
+from dptune.runfile.padded_attention import CROSS, SELF, PaddedAttentionFacts
+
+_LOOKS = 6  # passes that are read
+_NODES = 50_000  # of a graph: embeddings are at its far end
+_LEAST_WEIGHT = 0.01  # on padding: a mask leaves none, and less changes little
+_LEAST_PADDING = 0.05  # of the positions of the sequence with most
+_LEAST_IDS = 4  # that differ, without the padding: segments and speakers are fewer
+_ROWS, _QUERIES = 4, 64  # whose weights are read
+
+
+@dataclass(frozen=True, eq=False)
+class _Padded:
+    """Embedded ids of `rows` sequences; `padding` of those with most of it, by number of the sequence."""
+
+    embedding: Any
+    rows: int
+    columns: int
+    filler: int
+    padding: dict[int, torch.Tensor]
+
+
+class _Layer(NamedTuple):
+    """Attention to padded sequences, and the share of its weight that is on padding."""
+
+    kind: str
+    node: Any
+    share: float
+
+
+class PaddedAttention(GraphPasses[PaddedAttentionFacts]):
+    """Reads the graphs of the first backward passes, but none of code that torch.compile hides."""
+
+    def __init__(self, places: Places) -> None:
+        super().__init__()
+        self._places = places
+        self._masked: set[tuple[str, int]] = set()  # in any pass
+
+    def begin(self) -> None:
+        """Read the backward passes from now on."""
+        if not self._places.compiled:
+            super().begin()
+
+    def facts(self) -> list[PaddedAttentionFacts]:
+        """What was found, a record for each embedding and kind of attention."""
+        for facts in (found := super().facts()):
+            facts.passes_seen = min(facts.passes_seen, _LOOKS)
+        return found
+
+    def _read(self, roots: Any) -> None:
+        if self._passes > _LOOKS or is_captured():
+            return
+        tensors = [roots] if isinstance(roots, torch.Tensor) else list(roots)
+        readers = consumers((tensor.grad_fn for tensor in tensors), _NODES)
+        losses = token_losses(readers)
+        with torch.no_grad():
+            for number, (embedding, ids) in enumerate(sorted(embedded_ids(readers), key=_by_call)):
+                padded = _padded(embedding, ids, losses)
+                layers = [] if padded is None else list(_layers(padded, readers))
+                for kind in (SELF, CROSS):
+                    of_kind = [layer for layer in layers if layer.kind == kind]
+                    if padded is not None and of_kind:
+                        self._note((kind, number), padded, of_kind)
+
+    def _note(self, key: tuple[str, int], padded: _Padded, layers: list[_Layer]) -> None:
+        """Add a pass; one in which a layer does not attend to padding shows that the model is given a mask."""
+        share = min(layer.share for layer in layers)
+        if share < _LEAST_WEIGHT:
+            self._masked.add(key)
+            self._found.pop(key, None)
+        if key in self._masked:
+            return
+        known = self._found.setdefault(key, PaddedAttentionFacts(kind=key[0]))
+        known.passes += 1
+        known.layers, known.weight_share = len(layers), share
+        known.filler, known.padding_idx = padded.filler, signed(padded.embedding._saved_padding_idx) == padded.filler
+        known.positions = padded.columns
+        known.padding_share = float(torch.stack(list(padded.padding.values())).float().mean())
+        known.where = known.where or node_line(layers[0].node)
+
+
+def _by_call(embedded: tuple[Any, torch.Tensor]) -> int:
+    number: int = embedded[0]._sequence_nr()
+    return number
+
+
+def _padded(embedding: Any, ids: torch.Tensor, losses: list[Any]) -> _Padded | None:
+    """None of ids without padding, or whose padding is among the targets of a loss. Either dimension may be rows."""
+    ids = ids.cpu()
+    for rows in (ids, ids.mT):
+        found = padded_rows(rows, ())
+        if found is None or not _are_tokens(rows, found) or any(_counts_padding(loss, found) for loss in losses):
+            continue
+        chosen = found.lengths.argsort()[:_ROWS].tolist()
+        if found.lengths[chosen[0]] > (1 - _LEAST_PADDING) * found.columns:
+            continue
+        padding = {row: found.padding[row] for row in chosen if found.lengths[row] < found.columns}
+        return _Padded(embedding, len(rows), found.columns, found.filler, padding)
+    return None
+
+
+def _are_tokens(rows: torch.Tensor, padded: PaddedRows) -> bool:
+    """Whether the rows differ in length, have ids of many values, and are not sorted: then the end is no padding."""
+    ids = rows[~padded.padding].sort().values
+    if int((ids.diff() != 0).sum()) < _LEAST_IDS - 1 or bool((padded.lengths == padded.lengths[0]).all()):
+        return False
+    steps = rows.diff(dim=1)
+    return bool((steps < 0).any(1).logical_and((steps > 0).any(1)).any())
+
+
+def _counts_padding(loss: Any, padded: PaddedRows) -> bool:
+    """Whether targets at the positions of padding count, in either order of rows and positions."""
+    target, rows = loss._saved_target, len(padded.lengths)
+    if type(target) is not torch.Tensor or target.numel() not in (rows * padded.columns, rows * (padded.columns - 1)):
+        return False
+    counted = (target != signed(loss._saved_ignore_index)).cpu()
+    orders = counted.reshape(rows, -1), counted.reshape(-1, rows).mT
+    return all(bool((order & padded.padding[:, : order.shape[1]]).any()) for order in orders)
+
+
+def _layers(padded: _Padded, readers: dict[Any, list[Any]]) -> Iterator[_Layer]:
+    """The nearest to the loss first; nothing of those whose weights cannot be known."""
+    of_tokens = with_tokens(Sequences(padded.embedding, padded.rows, (padded.columns,)), readers)
+    for node in readers:
+        kind = _kind(node, of_tokens)
+        attention = None if kind is None else fused(node) if node.name().startswith(FUSED) else written(node)
+        if kind is None or attention is None or attention.positions[1] != padded.columns:
+            continue
+        orders = list(_orders(attention.lead, padded))
+        if isinstance(attention, Written) and is_masked_later(
+            node, readers, partial(_hides, attention, orders, padded)
+        ):
+            yield _Layer(kind, node, 0.0)
+        elif orders:
+            yield _Layer(kind, node, min(_share(attention, cells, padded, kind) for cells in orders))
+
+
+def _kind(node: Any, of_tokens: set[Any]) -> str | None:
+    """None of what is no attention over the tokens."""
+    for queries, keys in score_factors(node):
+        if keys in of_tokens:
+            return SELF if queries in of_tokens else CROSS
+    return None
+
+
+def _orders(lead: Cell, padded: _Padded) -> Iterator[list[Cell]]:
+    """For each way in which sequences may be laid out, the first head of each padded one."""
+    if len(lead) == 1:
+        heads, rest = divmod(lead[0], padded.rows)
+        if not rest:
+            yield [(row * heads,) for row in padded.padding]
+            yield [(row,) for row in padded.padding]
+        return
+    for at, size in enumerate(lead):
+        if size == padded.rows:
+            yield [(*[0] * at, row, *[0] * (len(lead) - at - 1)) for row in padded.padding]
+
+
+def _share(attention: Fused | Written, cells: list[Cell], padded: _Padded, kind: str) -> float:
+    """Of the weight, that on padding: in self-attention of the other positions, else of all queries."""
+    shares = []
+    for cell, padding in zip(cells, padded.padding.values(), strict=True):
+        queries = (~padding).nonzero().flatten() if kind == SELF else torch.arange(attention.positions[0])
+        weights = attention.weights(cell, queries[:: -(-len(queries) // _QUERIES)].to(attention.device))
+        shares.append(weights.nan_to_num(0.0)[:, padding.to(attention.device)].sum(1).mean())
+    return float(torch.stack(shares).mean())
+
+
+def _hides(attention: Written, orders: list[list[Cell]], padded: _Padded, factor: torch.Tensor) -> bool:
+    """Whether a factor of the weights is zero where the padding is."""
+    size = attention.result.shape
+    sizes = zip(reversed(factor.shape), reversed(size), strict=False)
+    if factor.dim() > len(size) or any(each not in (1, most) for each, most in sizes):
+        return False
+    factor = factor.expand(size)
+    paddings = list(padded.padding.values())
+    return any(
+        not any(bool(factor[cell][:, padding].any()) for cell, padding in zip(cells, paddings, strict=True))
+        for cells in orders
+    )

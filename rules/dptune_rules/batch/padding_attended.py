@@ -1,0 +1,114 @@
+"""Attention attends to padding: a padding mask is missing.
+
+## What it measures
+
+In up to six backward passes of the warm-up steps, dptune reads the autograd graph of the loss:
+
+- Rows of embedded token ids end, or start, with the same id, which they have nowhere else, and differ in length.
+- All attention over these tokens that can be read gives weight to the padding: fused attention
+  (`scaled_dot_product_attention`) by its inputs and its mask, attention that the script, a library or
+  `nn.MultiheadAttention` computes with a softmax by the resulting weights. In self-attention, the weight of positions
+  that are no padding counts, so a causal mask is enough where the padding is at the end.
+
+Reported from 1 % of the weight, of the sequences with most padding. Self-attention and attention of other queries to
+the tokens (cross-attention) are looked at apart. One layer that leaves out the padding, in any of the passes, keeps the
+rule quiet, and so do targets at padding that the loss counts. Layers that checkpointing or `torch.compile` hides are
+not read, nor is attention of other forms.
+
+## Why it matters
+
+The output for a sequence then depends on how much padding its batch gives it: the same text has another result beside a
+longer one, and another one at inference, where sequences are padded differently or not at all. While training, weight
+on padding is taken from words.
+
+## What to change
+
+Pass a mask of the padding to the attention layers, and to whatever pools their results:
+
+    padding = ids == PAD
+    encoder(x, src_key_padding_mask=padding)
+    nn.Transformer(...)(source, target, src_key_padding_mask=padding, memory_key_padding_mask=padding)
+    F.scaled_dot_product_attention(q, k, v, attn_mask=~padding[:, None, None])
+
+For `nn.MultiheadAttention` and `nn.Transformer`, `True` means that a position is hidden. For
+`scaled_dot_product_attention`, it means that the position takes part. Models of transformers take the `attention_mask`
+that the tokenizer returns.
+
+## When to leave it alone
+
+- The model was trained without a mask, and all sequences are padded to the same length, as in SigLIP.
+- The positions at the end are no padding, but where the model computes its answer.
+
+## References
+
+- transformers, glossary, "attention mask": https://huggingface.co/docs/transformers/glossary#attention-mask
+- torch.nn.TransformerEncoder, `src_key_padding_mask`:
+  https://pytorch.org/docs/stable/generated/torch.nn.TransformerEncoder.html
+- 1 %: what hides padding leaves it no weight, and less changes little.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dptune.advice import Advice, Evidence
+from dptune.rule import PaddedAttentionFacts, Rule, RunView
+from dptune_rules.at_risk import results_at_risk
+from dptune_rules.known import in_parentheses, known
+
+LEAST_PASSES = 2  # the first may be of a script that looks whether it runs
+
+RULE = Rule(
+    code="DP320",
+    name="padding-attended",
+    family="batch",
+    kind="risk",
+    summary="attention attends to padding: a padding mask is missing",
+    since="0.1",
+    asked_when_busy=True,
+    needs="recording",
+)
+
+
+def check(run: RunView) -> Iterator[Advice]:
+    """Name each kind of attention of the first rank that attends to padding."""
+    if run.recorded_about("padded_attention") is None:
+        return
+    of_ranks = ([found for found in facts.padded_attention if found.passes >= LEAST_PASSES] for facts in run.facts)
+    yield from map(_advice, next(filter(None, of_ranks), []))
+
+
+def _advice(found: PaddedAttentionFacts) -> Advice:
+    what = f"{found.kind}-attention"
+    return results_at_risk(
+        RULE,
+        title=f"Padding mask missing: {what}{in_parentheses(found.where)} gives {100 * found.weight_share:.0f} % of "
+        "its weight to padding",
+        why="Results depend on how much padding a batch gives a sequence: the same sequence has others beside a longer "
+        "one, and at inference.",
+        evidence=[
+            Evidence(label="weight on padding", value=found.weight_share, unit="of all, at least"),
+            Evidence(label="positions that are padding", value=found.padding_share, unit="of these sequences"),
+            Evidence(label="positions", value=found.positions, unit="per sequence"),
+            Evidence(label="token id of the padding", value=_named(found)),
+            Evidence(label="attention layers that were read", value=found.layers),
+            Evidence(label="backward passes with such attention", value=found.passes, unit=f"of {found.passes_seen}"),
+            *known("attention is called at", found.where),
+        ],
+        remedy=_REMEDIES[found.kind],
+        watch="Whatever pools the results over positions needs the mask, too.",
+        subject=what,
+    )
+
+
+def _named(found: PaddedAttentionFacts) -> str:
+    return f"{found.filler}, the embedding's padding_idx" if found.padding_idx else f"{found.filler}"
+
+
+_REMEDIES = {
+    "self": "Pass a mask of the padding to the attention layers: src_key_padding_mask or key_padding_mask (True "
+    "hides), attn_mask of scaled_dot_product_attention (False hides), or attention_mask of a model of transformers.",
+    "cross": "Pass a mask of the padding to the layers that attend to these tokens: memory_key_padding_mask or "
+    "key_padding_mask (True hides), attn_mask of scaled_dot_product_attention (False hides), or attention_mask of a "
+    "model of transformers.",
+}
