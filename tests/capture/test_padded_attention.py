@@ -282,7 +282,7 @@ def in_two_parts(ids):
     [
         text(torch.zeros_like(PADDING)),
         text(torch.arange(LENGTH).expand(ROWS, LENGTH) >= 17),  # all end with the same three tokens
-        text(PADDING & ~PADDING[0]).clamp(max=3),  # few different ids
+        (text() % 3 + 1).masked_fill(PADDING, 0),  # few different ids
         text().sort(1, descending=True).values,  # smallest last
         torch.where(torch.arange(LENGTH) == 3, 0, text()),  # the value is elsewhere, too
         text(torch.arange(LENGTH) >= torch.tensor([20] * 5 + [19])[:, None]),  # one position of one sequence
@@ -321,6 +321,19 @@ def test_a_mask_in_a_later_pass_keeps_it_quiet(parts):
         return classified(parts, encoded(src_key_padding_mask=masks.pop()), ids)
 
     assert found(loss) == []
+
+
+def test_little_padding_shows_nothing(parts):
+    """Neither attention to it nor, because its weight is small, a mask."""
+    lengths = [[62] + [64] * 5, [40] + [64] * 5, [40] + [64] * 5]
+
+    def loss():
+        padding = torch.arange(64) >= torch.tensor(lengths.pop(0))[:, None]
+        ids = torch.randint(1, WORDS, (ROWS, 64)).masked_fill(padding, 0)
+        return classified(parts, lambda parts, ids: parts.encoder(parts.words(ids)), ids)
+
+    (attention,) = found(loss)
+    assert (attention.passes, attention.padding_share) == (2, 24 / 64)
 
 
 def test_code_that_is_compiled_is_not_read(parts):
