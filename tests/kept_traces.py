@@ -75,6 +75,8 @@ def keeping(folder: Path) -> Iterator[None]:
 def keep() -> KeptTraces:
     """From now on, in this process."""
     own = vars(reading)
+    if "decode" not in own:
+        raise LookupError(f"{reading.__name__} reads traces with `decode`, which tests replace here: keep that name")
     if not isinstance(own["decode"], KeptTraces):
         own["decode"] = KeptTraces(own["decode"])
     kept: KeptTraces = own["decode"]

@@ -21,6 +21,7 @@ from dptune.trace.kernels import Work, work_of
             "reduce_scatter",
             "bfloat16",
         ),
+        ("ncclDevKernel_Reduce_Sum_f64_RING_LL(ncclDevKernelArgsStorage<4096ul>)", "reduce", "float64"),
         ("ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096ul>)", "all_gather", None),
         ("ncclKernel_Broadcast_RING_LL_Sum_int8_t(ncclDevComm*, unsigned long, ncclWork*)", "broadcast", None),
         ("ncclKernel_SendRecv_RING_SIMPLE_Sum_int8_t(ncclWorkElem)", "p2p", None),

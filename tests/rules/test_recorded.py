@@ -214,7 +214,8 @@ def speaking(place: Path) -> list[str]:
 def test_every_rule_stands_in_a_table():
     ours = {one.rule.code for one in packs.load_packs() if one.module.startswith("dptune_rules")}
     ours -= {one.rule.code for one in packs.load_packs() if one.rule.preview}
-    assert ours == {*FAULTS, *OF_SAMPLES, *PUBLIC, *PLAIN, *OF_CARDS, *MADE}
+    tables = {*FAULTS, *OF_SAMPLES, *PUBLIC, *PLAIN, *OF_CARDS, *MADE}
+    assert ours == tables, "each rule that is not in preview is in a table: see CONTRIBUTING.md"
     faults = {*FAULTS.values(), *SECOND, *BESIDE}
     assert {code[:3] for code in FAULTS} == {code[:3] for code, fault in FAULTS.items() if fault in MENDED}
     assert {one.name for one in RUNS.iterdir()} == {*faults, *QUIET, *(f"{name}-mended" for name in faults)}
@@ -502,7 +503,7 @@ def test_evidence_names_a_rank_and_a_time_inside_one_of_its_steps(code):
     report = told(RUNS / FAULTS[code] if code in FAULTS else SAMPLES / OF_SAMPLES[code])
     (own,) = [one for one in report.advice if one.rule == code]
     places = [(one.rank, one.start_ns, one.end_ns) for one in own.evidence if one.start_ns is not None]
-    assert bool(places) == (code not in PLACELESS)
+    assert bool(places) == (code not in PLACELESS), f"either {code} is in PLACELESS, or its evidence has a place"
     for number, start, end in places:
         (rank,) = [one for one in report.measured.ranks if one.rank == number]
         steps = [(step.start_ns, step.start_ns + step.account.window_ns) for own in rank.devices for step in own.steps]

@@ -5,9 +5,12 @@ import pytest
 from dptune.trace.vendors import (
     CAPTURE_NAME,
     COPY_CALL_NAME,
+    DEVICE_TYPES,
     KERNEL_LAUNCH_NAME,
     LAUNCH_NAME,
     MEMORY_NAME,
+    VENDORS,
+    types_of,
     unread,
     vendor_of,
 )
@@ -107,3 +110,12 @@ def test_devices_that_are_refused_by_name(categories, names, kind):
 def test_apple_gpus_show_by_operators_alone(name, kind):
     found = unread(["cpu_op"], [name])
     assert (found and found.kind) == kind
+
+
+def test_each_number_in_allocations_is_of_one_device():
+    """As torch counts them in c10/core/DeviceType.h, of which Python shows the names."""
+    assert {number: name for number, name in DEVICE_TYPES.items() if number != 6} == {
+        **{0: "cpu", 1: "cuda", 12: "xpu", 15: "hpu", 19: "mtia"}
+    }
+    assert types_of("cuda") == [1, 6]  # HIP, which torch calls CUDA
+    assert {vendor.torch for vendor in VENDORS if vendor.types} == {*DEVICE_TYPES.values()} - {"cpu"}

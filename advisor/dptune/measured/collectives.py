@@ -24,7 +24,8 @@ class Collective:
 
     `crossings` is how often the bytes cross a rank's link in a ring: all of them, or where `parted` all but the rank's
     own part; 0 where that is not known. `symmetric`: no rank leaves before the last has arrived. `gathers`: the output
-    is larger than the input. `uneven`: ranks may send messages of different sizes. `shards`: FSDP's.
+    is larger than the input. `reduces`: the output is computed from the elements of several ranks. `uneven`: ranks may
+    send messages of different sizes. `shards`: FSDP's.
     """
 
     kind: str
@@ -33,6 +34,7 @@ class Collective:
     parted: bool = False
     symmetric: bool = False
     gathers: bool = False
+    reduces: bool = False
     uneven: bool = False
     shards: bool = False
 
@@ -45,8 +47,8 @@ class Collective:
 
 # In this order: `reduce_scatter` and `all_reduce` contain `reduce`, `all_gather` contains `gather`.
 COLLECTIVES = (
-    Collective("reduce_scatter", r"reduce_?scatter", 1, parted=True, symmetric=True, shards=True),
-    Collective("all_reduce", r"all_?reduce", 2, parted=True, symmetric=True),
+    Collective("reduce_scatter", r"reduce_?scatter", 1, parted=True, symmetric=True, reduces=True, shards=True),
+    Collective("all_reduce", r"all_?reduce", 2, parted=True, symmetric=True, reduces=True),
     Collective("all_gather", r"all_?gather", 1, parted=True, symmetric=True, gathers=True, shards=True),
     Collective("all_to_all", r"all_?to_?all", 1, parted=True, symmetric=True, uneven=True),
     Collective("broadcast", r"broadcast", 1),
@@ -54,10 +56,11 @@ COLLECTIVES = (
     Collective("p2p", r"send|recv", 1),
     Collective("scatter", r"scatter"),
     Collective("gather", r"gather", gathers=True),
-    Collective("reduce", r"reduce", 1),
+    Collective("reduce", r"reduce", 1, reduces=True),
 )
 _OTHER = Collective(UNKNOWN, r"(?!)")
 _BY_KIND = {row.kind: row for row in COLLECTIVES}
+REDUCING = frozenset(row.kind for row in COLLECTIVES if row.reduces)
 _PATTERNS = tuple((row.kind, re.compile(row.pattern)) for row in COLLECTIVES)
 
 

@@ -28,34 +28,6 @@ from dptune.present.sections.skipped import next_command, skipped
 from dptune.present.sections.steps import steps
 from dptune.present.sections.traffic import collectives, copies, data_loading
 
-_PAGE = (
-    which,
-    headline,
-    trust,
-    advice,
-    account,
-    phases,
-    fsdp,
-    path,
-    gaps,
-    steps,
-    ranks,
-    outliers,
-    collectives,
-    links,
-    copies,
-    kernels,
-    efficiency,
-    attribution,
-    memory,
-    data_loading,
-    inferred,
-    skipped,
-    source,
-    next_command,
-)
-
-
 SECTIONS: dict[str, without_steps.Section] = {
     "quality": quality,
     "advice": advice,
@@ -78,7 +50,9 @@ SECTIONS: dict[str, without_steps.Section] = {
     "inferred": inferred,
     "skipped": skipped,
     "files": source,
-}
+}  # in the order of the page
+_ALONE = "quality"  # this section repeats what the headline of a whole page already has
+_PAGE = (which, headline, trust, *(section for name, section in SECTIONS.items() if name != _ALONE), next_command)
 
 
 def page(report: Report, width: int) -> Iterator[Line]:

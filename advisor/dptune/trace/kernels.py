@@ -22,7 +22,8 @@ KERNEL_CATEGORIES = frozenset({"kernel", "Kernel"})
 COPY_CATEGORIES = frozenset({"gpu_memcpy", "Memcpy"})
 MEMSET_CATEGORIES = frozenset({"gpu_memset", "Memset"})
 MTIA_CATEGORIES = frozenset({"mtia_ccp_events"})
-DEVICE_CATEGORIES = KERNEL_CATEGORIES | COPY_CATEGORIES | MEMSET_CATEGORIES | MTIA_CATEGORIES
+COMMUNICATING_CATEGORIES = KERNEL_CATEGORIES | MTIA_CATEGORIES  # of kernels, which may be a communication library's
+DEVICE_CATEGORIES = COMMUNICATING_CATEGORIES | COPY_CATEGORIES | MEMSET_CATEGORIES
 SYNC_CATEGORIES = frozenset({"cuda_sync"})
 STREAM_WAIT = "Stream Wait Event"  # there a stream waits for another, and the host goes on
 LAUNCH_CATEGORIES = RUNTIME_CATEGORIES
@@ -66,7 +67,6 @@ class Row:
 
 
 _KERNEL, _MTIA = KERNEL_CATEGORIES, MTIA_CATEGORIES
-_COLLECTIVE_CATEGORIES = _KERNEL | _MTIA
 TABLE = (
     Row(Work.COPY, _KERNEL, r"^__amd_rocclr_copy", "ROCm CLR: copies that run as kernels"),
     Row(Work.MEMSET, _KERNEL, r"^__amd_rocclr_fill", "ROCm CLR: fills that run as kernels"),
@@ -106,7 +106,7 @@ _TABLE = tuple((row.work, row.categories, re.compile(row.name)) for row in TABLE
 
 def work_of(category: str, name: str) -> Work | None:
     """The class of an event on a device; None where it is not work of one."""
-    if category in _COLLECTIVE_CATEGORIES and library_of(name) is not None:
+    if category in COMMUNICATING_CATEGORIES and library_of(name) is not None:
         return Work.COMMUNICATION
     return next((work for work, kinds, pattern in _TABLE if category in kinds and pattern.search(name)), None)
 

@@ -10,8 +10,7 @@ from dptune.trace.collective_kernels import library_of
 from dptune.trace.columns import Columns, Ints
 from dptune.trace.kernels import (
     COLLECTIVE_PREFIXES,
-    KERNEL_CATEGORIES,
-    MTIA_CATEGORIES,
+    COMMUNICATING_CATEGORIES,
     OPERATOR_CATEGORIES,
     RANGE_CATEGORIES,
     STEP_NAME,
@@ -50,7 +49,7 @@ def _marks(columns: Columns) -> Ints:
 
 def shows_compute(columns: Columns) -> bool:
     """Whether operators or kernels compute: a trace of collectives alone shows neither training nor inference."""
-    kernels = columns.rows(KERNEL_CATEGORIES | MTIA_CATEGORIES, lambda name: library_of(name) is None)
+    kernels = columns.rows(COMMUNICATING_CATEGORIES, lambda name: library_of(name) is None)
     return len(kernels) > 0 or len(columns.rows(OPERATOR_CATEGORIES, _computes)) > 0
 
 

@@ -23,7 +23,8 @@ class Vendor:
 
     `kind` is what a report calls the device, `torch` torch's name of the device type; `signs` are categories that only
     this maker's traces have, `call` how the names of its calls begin where the categories are shared, and `device` what
-    names of its devices hold.
+    names of its devices hold. `types` are torch's numbers of the device (c10/core/DeviceType.h) in recorded
+    allocations, `allocating` is how a report names the calls of `memory`.
     """
 
     kind: str
@@ -37,6 +38,8 @@ class Vendor:
     signs: frozenset[str] = frozenset()
     call: str = ""
     device: str = ""
+    types: tuple[int, ...] = ()
+    allocating: str = "allocation and free"
 
 
 _CUPTI = frozenset({"cuda_runtime", "cuda_driver", "Runtime"})  # roctracer's calls have these categories too
@@ -55,6 +58,8 @@ VENDORS = (
         memory=r"^hip(Ext)?(Malloc|Free)(Async|Managed|Pitch|WithFlags|FromPoolAsync)?$|^hipMem(Create|Release|Map|Unmap)$",
         call="hip",
         device=r"(?i)\bAMD\b|Radeon|Instinct|\bgfx\d|\bMI\d{3}",
+        types=(1, 6),  # torch counts HIP as CUDA, its profiler not always
+        allocating="hipMalloc and hipFree",
     ),
     Vendor(
         kind="xpu",
@@ -67,6 +72,8 @@ VENDORS = (
         memory=r"^zeMem(AllocDevice|AllocShared|Free)|^(ur|pi\w*)USM(DeviceAlloc|SharedAlloc|Free)",
         signs=_XPU,
         device=r"(?i)\bIntel\b|\bXe\b|Data Center GPU Max|\bArc\b",
+        types=(12,),
+        allocating="urUSMDeviceAlloc and urUSMFree",
     ),
     Vendor(
         kind="mtia",
@@ -76,6 +83,7 @@ VENDORS = (
         launch=r"^runFunction - job_prep_and_submit_for_execution",
         signs=frozenset({"mtia_runtime", "mtia_ccp_events", "mtia_insight"}),
         device=r"(?i)\bMTIA\b",
+        types=(19,),
     ),
     Vendor(
         kind="hpu",
@@ -87,6 +95,8 @@ VENDORS = (
         memory=r"^synDevice(Malloc|Free)",
         signs=frozenset({"hpu_op"}),
         device=r"(?i)Gaudi|\bHPU\b|\bHL-\d",
+        types=(15,),
+        allocating="synDeviceMalloc and synDeviceFree",
     ),
     Vendor(
         kind="privateuse1",
@@ -107,9 +117,15 @@ VENDORS = (
         wait=r"^(cuda|cu)(Device|Ctx|Stream|Event)Synchronize",
         memory=r"^cuda(Malloc|Free)(Async|Managed|Pitch|FromPoolAsync)?$|^cuMem(Create|Release|Map|Unmap)$"
         r"|^cuMem(Alloc|Free)(Async|Managed|Pitch|FromPoolAsync)?(_v2)?(_ptsz)?$",
+        types=(1,),
+        allocating="cudaMalloc and cudaFree",
     ),
-)  # the last is what kernels of no other sign are of
+)  # the last, DEFAULT, is what kernels of no other sign are of
 
+CPU = "cpu"
+DEVICE_TYPES = {0: CPU, **{number: vendor.torch for vendor in VENDORS for number in vendor.types}}
+DEFAULT = VENDORS[-1]
+OF_KIND = {vendor.kind: vendor for vendor in VENDORS}
 RUNTIME_CATEGORIES = frozenset[str]().union(*(vendor.runtime for vendor in VENDORS))
 
 
@@ -138,7 +154,12 @@ def vendor_of(categories: Iterable[str], calls: Iterable[str], devices: Iterable
             return vendor
     starts = tuple(vendor.call for vendor in VENDORS if vendor.call)
     called = next((call for call in calls if call.startswith(starts)), "")
-    return next((vendor for vendor in VENDORS if vendor.call and called.startswith(vendor.call)), VENDORS[-1])
+    return next((vendor for vendor in VENDORS if vendor.call and called.startswith(vendor.call)), DEFAULT)
+
+
+def types_of(device: str) -> list[int]:
+    """The numbers in recorded allocations of a device type, by torch's name of it."""
+    return [number for number, name in DEVICE_TYPES.items() if name == device]
 
 
 def torch_device(kind: str | None) -> str:

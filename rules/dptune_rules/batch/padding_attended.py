@@ -17,9 +17,9 @@ not read, nor is attention of other forms.
 
 ## Why it matters
 
-The output for a sequence then depends on how much padding its batch gives it: the same text has another result beside a
-longer one, and another one at inference, where sequences are padded differently or not at all. While training, weight
-on padding is taken from words.
+The output for a sequence then depends on how much padding its batch adds: the same text gives different results in a
+batch with a longer one, and at inference, where sequences are padded differently or not at all. Weight on padding is
+weight that words do not get.
 
 ## What to change
 
@@ -84,8 +84,8 @@ def _advice(found: PaddedAttentionFacts) -> Advice:
         RULE,
         title=f"Padding mask missing: {what}{in_parentheses(found.where)} gives {100 * found.weight_share:.0f} % of "
         "its weight to padding",
-        why="Results depend on how much padding a batch gives a sequence: the same sequence has others beside a longer "
-        "one, and at inference.",
+        why="The output for a sequence depends on how much padding its batch adds: it differs in another batch, and at "
+        "inference.",
         evidence=[
             Evidence(label="weight on padding", value=found.weight_share, unit="of all, at least"),
             Evidence(label="positions that are padding", value=found.padding_share, unit="of these sequences"),

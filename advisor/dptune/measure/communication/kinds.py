@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from dptune.measured.collectives import kind_of
+from dptune.measured.collectives import REDUCING, kind_of
 from dptune.trace.collective_kernels import base_name, library_of
 
 # The type in a kernel's name is that of the arithmetic; kinds without any are all run as bytes.
@@ -22,5 +22,4 @@ def kernel_collective(name: str) -> str:
 def kernel_dtype(name: str) -> str | None:
     """The element type in the name of a reducing NCCL kernel, as that name writes it."""
     match = _KERNEL_DTYPE.search(name)
-    reduces = kernel_collective(name) in ("all_reduce", "reduce_scatter", "reduce")
-    return match[1] if match and reduces else None
+    return match[1] if match and kernel_collective(name) in REDUCING else None

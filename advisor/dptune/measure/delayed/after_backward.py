@@ -15,8 +15,9 @@ import numpy as np
 from dptune.measure.communication.calls import Call
 from dptune.measure.communication.purposes import SHARDING
 from dptune.measure.delayed.passes import BackwardPass, computed
-from dptune.measure.delayed.sent import REDUCING, Delayed, Sent
+from dptune.measure.delayed.sent import Delayed, Sent
 from dptune.measure.views import DeviceView, RankView
+from dptune.measured.collectives import REDUCING
 
 LEAST_BYTES = 2**20  # the first bucket that DDP sends is as large
 
@@ -26,7 +27,7 @@ def after_backward(
 ) -> Iterator[Delayed]:
     """Per step, the reductions after its last backward pass; `calls` are the collectives by row."""
     issued_ns = view.columns.ts_ns[of.issued_by]
-    reduces = np.isin(of.kinds, REDUCING) & (of.purpose != SHARDING)
+    reduces = np.isin(of.kinds, list(REDUCING)) & (of.purpose != SHARDING)
     sizes = np.array([calls[row].message_bytes or 0 for row in of.rows.tolist()], dtype=np.int64)
     for each in passes:
         of_step = reduces & (of.step == each.step)

@@ -14,8 +14,6 @@ from dptune.measure.intervals import Intervals, Ints
 from dptune.measure.steps.windows import OUTSIDE
 from dptune.measure.views import DeviceView, RankView
 
-REDUCING = ("all_reduce", "reduce_scatter", "reduce")
-
 
 @dataclass(frozen=True, eq=False)
 class Sent:

@@ -22,9 +22,8 @@ from dptune.trace.collective_kernels import base_name
 from dptune.trace.columns import Columns
 from dptune.trace.kernels import (
     COLLECTIVE_PREFIXES,
+    COMMUNICATING_CATEGORIES,
     COPY_CATEGORIES,
-    KERNEL_CATEGORIES,
-    MTIA_CATEGORIES,
     OPERATOR_CATEGORIES,
     RANGE_CATEGORIES,
 )
@@ -62,7 +61,7 @@ def launched_by_collectives(columns: Columns, rows: Ints, launch: Ints) -> Mask:
     around = holding(columns, columns.rows(RANGE_CATEGORIES), columns.ts_ns[launch[at]])
     innermost = around[_innermost(columns, around, launch[at])]
     at = at[np.isin(innermost, collectives)]
-    kernels = columns.of_category(KERNEL_CATEGORIES | MTIA_CATEGORIES, rows[at]) & columns.named(_transfers, rows[at])
+    kernels = columns.of_category(COMMUNICATING_CATEGORIES, rows[at]) & columns.named(_transfers, rows[at])
     copies = columns.of_category(COPY_CATEGORIES, rows[at]) & columns.named(_BETWEEN_DEVICES.search, rows[at])
     found[at[kernels | copies]] = True
     names = columns.name_id[rows]

@@ -22,11 +22,8 @@ from dptune.measured import MemoryFigures
 from dptune.runfile.facts import DeviceFacts, Facts
 from dptune.trace.columns import NONE, Memory
 from dptune.trace.kernels import LAUNCH_CATEGORIES
-from dptune.trace.vendors import MEMORY_NAME
+from dptune.trace.vendors import CPU, DEVICE_TYPES, MEMORY_NAME, types_of
 
-# c10::DeviceType; HIP calls itself cuda, as torch does.
-_TYPES = {0: "cpu", 1: "cuda", 6: "cuda", 12: "xpu", 15: "hpu", 19: "mtia"}
-_CPU = 0
 _LEAST_TIMES = 3  # of fewer growths the median is one of them, or the mean of two
 
 _NO_EVENTS = "allocations are recorded in the detailed window only, which is read for one rank"
@@ -100,7 +97,7 @@ def _devices(facts: DeviceFacts | None, light: RankView | None, allocations: All
         return []
     kept = allocations.view.trace.memory
     pairs = sorted(set(zip(kept.device_type.tolist(), kept.device.tolist(), strict=True)))
-    return [_named(_TYPES[kind], index) for kind, index in pairs if kind in _TYPES and kind != _CPU]
+    return [_named(DEVICE_TYPES[kind], index) for kind, index in pairs if DEVICE_TYPES.get(kind, CPU) != CPU]
 
 
 def _named(kind: str, index: int | None) -> str:
@@ -184,8 +181,8 @@ class _Events:
         """
         kept: Memory = allocations.view.trace.memory
         kind, _, index = name.partition(":")
-        chosen = np.isin(kept.device_type, [number for number, known in _TYPES.items() if known == kind])
-        if kind != "cpu" and not (alone and len(np.unique(kept.device[chosen])) == 1):
+        chosen = np.isin(kept.device_type, types_of(kind))
+        if kind != CPU and not (alone and len(np.unique(kept.device[chosen])) == 1):
             chosen &= kept.device == int(index)
         rows = np.flatnonzero(chosen)
         rows = rows[np.argsort(kept.ts_ns[rows], kind="stable")]

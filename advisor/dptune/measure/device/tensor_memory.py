@@ -40,11 +40,10 @@ from dptune.measured import BlockMemory, CpuPrimitives, MemoryMoment, TensorMemo
 from dptune.runfile.tensors import TensorFacts
 from dptune.trace.columns import NONE, Columns
 from dptune.trace.kernels import RANGE_CATEGORIES
+from dptune.trace.vendors import CPU, types_of
 
 NO_ALLOCATIONS = "no window recorded the allocations of a whole step"
 _NO_TOTAL = "on a CPU torch counts allocations only from the start of the recording"
-_DEVICE_TYPES = {"cpu": 0, "cuda": 1, "xpu": 12}  # source: torch c10/core/DeviceType.h; HIP records as 6 or 1
-_HIP = 6
 _SHARDING = re.compile(r"FSDP::|FullyShardedDataParallel\.")
 _PARTS = ("activation", "temporary", "weight", "gradient", "optimizer", "sharding", "carried")
 _ACTIVATION, _TEMPORARY, _WEIGHT, _GRADIENT, _OPTIMIZER, _SHARDS, _CARRIED = range(len(_PARTS))
@@ -131,10 +130,10 @@ class _Allocations:
     def of(cls, view: RankView, device: str) -> _Allocations:
         """Those of one device of a rank."""
         kept = view.trace.memory
-        kind = _DEVICE_TYPES.get(device.partition(":")[0], -1)
-        chosen = (kept.device_type == kind) | ((kept.device_type == _HIP) & (kind == 1))
-        if kind and len(np.unique(kept.device[chosen])) > 1:
-            chosen &= kept.device == int(device.partition(":")[2] or 0)
+        kind, _, index = device.partition(":")
+        chosen = np.isin(kept.device_type, types_of(kind))
+        if kind != CPU and len(np.unique(kept.device[chosen])) > 1:
+            chosen &= kept.device == int(index or 0)
         rows = np.flatnonzero(chosen & (kept.address != NONE))
         rows = rows[np.argsort(kept.ts_ns[rows], kind="stable")]
         return cls(kept.ts_ns[rows], kept.size_bytes[rows], kept.address[rows], kept.allocated_bytes[rows])

@@ -9,6 +9,7 @@ from dptune.measured import MemoryFigures, Missing
 from dptune.present.amounts import Hole, data, percent, several, shown, times
 from dptune.present.lines import Line, heading, labelled, wrapped
 from dptune.present.table import Cell, Column, table
+from dptune.trace.vendors import DEFAULT, OF_KIND
 
 _AT_MOST = 16
 _COLUMNS = (
@@ -29,11 +30,6 @@ _WORDS = (
     "steps{window}); mallocs: {calls} calls per step, which can make the device wait."
 )
 _BASIS = {"run": "over the whole run", "steps": "in the traced steps"}
-_CALLS = {
-    "rocm": "hipMalloc and hipFree",
-    "xpu": "urUSMDeviceAlloc and urUSMFree",
-    "hpu": "synDeviceMalloc and synDeviceFree",
-}
 _WINDOW = {"detailed": ", detailed window", "light": ""}
 
 
@@ -45,7 +41,7 @@ def memory(report: Report, width: int) -> Iterator[Line]:
     except Missing as missing:
         yield from wrapped(str(Hole(missing.reason)), width, "  ")
         return
-    calls = _CALLS.get(report.measured.known("device_kind") or "", "cudaMalloc and cudaFree")
+    calls = OF_KIND.get(report.measured.known("device_kind") or "", DEFAULT).allocating
     if all(figures.known("peak_allocated_bytes") is None for figures in found):
         peak = f"{Hole(found[0].missing['peak_allocated_bytes'])}."
         yield from labelled("peak memory", peak, width, column=13, indent="  ")
