@@ -19,7 +19,7 @@ RANK = dist.get_rank()
 
 
 def counting(made, bucket):
-    """The exchange as torch makes it, counted in a list."""
+    """The collective as torch makes it, counted in a list."""
     made.append(bucket.index())
     whole = bucket.buffer() / dist.get_world_size()
     return dist.all_reduce(whole, async_op=True).get_future().then(lambda done: done.value()[0])
@@ -51,9 +51,9 @@ class Trial:
         parts = torch.nn.Linear(8, 8), torch.nn.Tanh(), torch.nn.Linear(8, 8)
         self.inner = inner() if inner else torch.nn.Sequential(*parts)
         self.model = Wrapped(self.inner, **options)
-        self.exchanges = []
+        self.reductions = []
         if hook:
-            self.model.register_comm_hook(self.exchanges, counting)
+            self.model.register_comm_hook(self.reductions, counting)
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.05, momentum=0.9)
         self.noise = torch.Generator().manual_seed(11 + RANK)
 
@@ -67,7 +67,7 @@ class Trial:
 
     def end(self, name):
         total = sum(one.detach().double().abs().sum() for one in self.model.parameters())
-        line = f"{name} rank {RANK} weights {total:.9f} exchanges {len(self.exchanges)}\n"
+        line = f"{name} rank {RANK} weights {total:.9f} reductions {len(self.reductions)}\n"
         os.write(1, line.encode())  # at once: both ranks write here
 
 
@@ -323,7 +323,7 @@ def sparse():
     for _, micros in steps():
         for _ in range(micros):
             one.loss(one.batch()).backward()
-            one.exchanges += [0] * one.model.require_backward_grad_sync
+            one.reductions += [0] * one.model.require_backward_grad_sync
         one.optimizer.step()
         one.optimizer.zero_grad()
     return one

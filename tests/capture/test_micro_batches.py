@@ -1,4 +1,4 @@
-"""ddp.no_sync: it leaves exchanges out, and a script learns what it learns without, however it accumulates."""
+"""ddp.no_sync: it skips all-reduces, and a script learns what it learns without, however it accumulates."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ pytestmark = pytest.mark.records
 
 SCRIPT = Path(__file__).parent / "accumulating.py"
 WINDOWS = ("--warmup", "1", "--untraced", "3", "--light", "0", "--detailed", "0", "-q", "--continue")
-SAID = re.compile(r"^(\S+) rank (\d) weights (\S+) exchanges (\d+)$", re.MULTILINE)
+SAID = re.compile(r"^(\S+) rank (\d) weights (\S+) reductions (\d+)$", re.MULTILINE)
 
-# Six steps of three micro-batches, but for one that has two, whose gradients are exchanged late and uncounted.
+# Six steps of three micro-batches, but for one that has two, whose gradients are communicated late and uncounted.
 PASSES = 5 * 3 + 2
 LEAST = 3 + 4 * 1  # all of the first step, then one each
 LEAVES_OUT = {
@@ -35,7 +35,7 @@ LEAVES_OUT = {
     "clip-value": LEAST,
     "clip-total": LEAST,
     "skipped-by-the-script": LEAST + 2,  # its first step is skipped, so that the second one is learned from
-    "no-backward": LEAST + 5,  # what the pass without a backward one announced is exchanged in the next
+    "no-backward": LEAST + 5,  # what the pass without a backward one announced is communicated in the next
     "twice-forward": LEAST,
     "two-optimizers": LEAST,
     "hiding": 3 + 1,  # from the third step on all gradients are averaged late
@@ -111,7 +111,7 @@ def test_the_weights_are_those_without_the_knob(sides: tuple[Ends, Ends], way: s
 
 
 @pytest.mark.parametrize("way", marked(*LEAVES_OUT))
-def test_exchanges_are_left_out(sides: tuple[Ends, Ends], way: str) -> None:
+def test_collectives_are_left_out(sides: tuple[Ends, Ends], way: str) -> None:
     without, with_knob = sides
     assert {without[way, rank][1] for rank in (0, 1)} == {PASSES}
     assert {with_knob[way, rank][1] for rank in (0, 1)} == {LEAVES_OUT[way]}
@@ -133,7 +133,7 @@ def test_the_reason_is_said(tmp_path: Path, way: str) -> None:
     assert f"dptune: ddp.no_sync did not take effect: rank 0: {LEFT_ALONE[way][1]}" in said
 
 
-def test_false_makes_every_pass_exchange_whatever_the_script_says(tmp_path: Path, often: tuple[Ends, Ends]) -> None:
+def test_false_makes_every_pass_reduce_whatever_the_script_says(tmp_path: Path, often: tuple[Ends, Ends]) -> None:
     ways = ("own-no-sync", "own-switch")
     found, said = ends_of(tmp_path, *ways, knob="false")
     assert {made for _, made in found.values()} == {PASSES}

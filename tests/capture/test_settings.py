@@ -148,7 +148,7 @@ def check(own: Facts, settings: dict[str, str]) -> None:
 
 
 @pytest.mark.thorough
-def test_micro_batches_exchange_once_a_step_and_learn_the_same(tmp_path: Path) -> None:
+def test_micro_batches_reduce_once_a_step_and_learn_the_same(tmp_path: Path) -> None:
     pytest.importorskip("torch", reason="recording needs torch")
     ends = []
     for name, settings in (("without", {}), ("with", {"ddp.no_sync": "true"})):

@@ -111,6 +111,6 @@ def test_what_was_launched_before_the_recording_is_what_others_of_its_name_are(t
     ]
 
 
-def test_triton_kernels_that_exchange(findings):
+def test_triton_kernels_that_communicate(findings):
     account = reading.measured(findings / "traces" / "moe_triton_alltoall_as_compute.json.gz").account
     assert account.share("exposed_communication_ns") == pytest.approx(0.26, abs=0.005)

@@ -224,9 +224,9 @@ def test_what_a_drifting_clock_explains_is_no_lag(tmp_path):
 def test_what_shrank_is_taken_off_what_grew(more_ns, cause, covers):
     """40 ns late in all."""
     calls = [Call(0, "all_reduce", 0, 100), Call(0, "all_reduce", 40, 60)]
-    exchanges = match([RankCalls(rank, "cuda:0", 0, [0], [call]) for rank, call in enumerate(calls)], 2)
+    matches = match([RankCalls(rank, "cuda:0", 0, [0], [call]) for rank, call in enumerate(calls)], 2)
     late = [Lateness(0, 1, "cuda:0", 40, 40.0, 40.0, (), {name: float(each) for name, each in more_ns.items()})]
-    found = arrivals(exchanges, late, dict.fromkeys((0, 1), computing()))[1]
+    found = arrivals(matches, late, dict.fromkeys((0, 1), computing()))[1]
     assert (found.known("cause"), found.known("cause_share")) == (cause, covers and pytest.approx(covers))
 
 
@@ -250,17 +250,17 @@ def computing(operations=5.0, compute_ns=100, usual_ns=80, optimizer_ns=10, on_c
 )
 def test_more_to_compute_or_slower(own, others, cause):
     calls = [Call(0, "all_reduce", 0, 100), Call(0, "all_reduce", 40, 60)]
-    exchanges = match([RankCalls(rank, "cuda:0", 0, [0], [call]) for rank, call in enumerate(calls)], 2)
+    matches = match([RankCalls(rank, "cuda:0", 0, [0], [call]) for rank, call in enumerate(calls)], 2)
     late = [Lateness(0, 1, "cuda:0", 40, 40.0, 40.0, (), {"compute_ns": 40.0})]
-    assert arrivals(exchanges, late, {0: others, 1: own})[1].cause == cause
+    assert arrivals(matches, late, {0: others, 1: own})[1].cause == cause
 
 
 @pytest.mark.parametrize(("on_cpu", "covers"), [(True, 0.9), (False, 0.6)])
 def test_on_a_cpu_what_runs_between_operators_is_slowed_with_them(on_cpu, covers):
     calls = [Call(0, "all_reduce", 0, 100), Call(0, "all_reduce", 40, 60)]
-    exchanges = match([RankCalls(rank, "cpu", 0, [0], [call]) for rank, call in enumerate(calls)], 2)
+    matches = match([RankCalls(rank, "cpu", 0, [0], [call]) for rank, call in enumerate(calls)], 2)
     late = [Lateness(0, 1, "cpu", 40, 40.0, 40.0, (), {"compute_ns": 24.0, "host_idle_ns": 12.0, "input_idle_ns": 4.0})]
-    found = arrivals(exchanges, late, dict.fromkeys((0, 1), computing(on_cpu=on_cpu)))[1]
+    found = arrivals(matches, late, dict.fromkeys((0, 1), computing(on_cpu=on_cpu)))[1]
     assert (found.cause, found.cause_share) == ("slower compute", pytest.approx(covers))
 
 
@@ -322,9 +322,9 @@ def test_a_rank_whose_trace_breaks_off_computes_no_less_than_the_late_one(tmp_pa
 
 def test_a_late_rank_that_none_can_be_compared_with_is_not_said_to_compute_more():
     calls = [Call(0, "all_reduce", 0, 100), Call(0, "all_reduce", 40, 60)]
-    exchanges = match([RankCalls(rank, "cuda:0", 0, [0], [call]) for rank, call in enumerate(calls)], 2)
+    matches = match([RankCalls(rank, "cuda:0", 0, [0], [call]) for rank, call in enumerate(calls)], 2)
     late = [Lateness(0, 1, "cuda:0", 40, 40.0, 40.0, (), {"compute_ns": 40.0})]
-    found = arrivals(exchanges, late, {1: computing(5.0, 140, 104, 11)})[1]  # the other has no step accounted for
+    found = arrivals(matches, late, {1: computing(5.0, 140, 104, 11)})[1]  # the other has no step accounted for
     assert found.cause == "slower compute"
 
 
@@ -339,12 +339,12 @@ def test_the_lags_of_a_real_straggler_are_what_the_others_wait_for_it(real_trace
         calls = [e for e in events if e["cat"] == "cuda_runtime" and "correlation" in e.get("args", {})]
         called = {e["args"]["correlation"]: e["ts"] for e in calls}
         kernels = [e for e in events if e["cat"] == "kernel" and called.get(e["args"]["correlation"], 0) >= min(steps)]
-        exchanges = sorted((e["ts"], e["dur"]) for e in kernels if "nccl" in e["name"].lower())
+        matches = sorted((e["ts"], e["dur"]) for e in kernels if "nccl" in e["name"].lower())
         compute = sorted((e["ts"], e["ts"] + e["dur"]) for e in kernels if "nccl" not in e["name"].lower())
-        ran[trace["distributedInfo"]["rank"]] = exchanges, compute
+        ran[trace["distributedInfo"]["rank"]] = matches, compute
     waited = 0.0
-    for exchanges, compute in (ran[rank] for rank in (0, 1, 3)):
-        for at, (begin, took) in enumerate(exchanges):
+    for matches, compute in (ran[rank] for rank in (0, 1, 3)):
+        for at, (begin, took) in enumerate(matches):
             free, until = begin, begin + took - min(each[at][1] for each, _ in ran.values())
             for start, end in compute:
                 waited += max(0.0, min(start, until) - free)

@@ -1,4 +1,4 @@
-"""Which exchanges of a run are fitted, for which ranks, and what a sweep adds."""
+"""Which collectives of a run are fitted, for which ranks, and what a sweep adds."""
 
 import gzip
 import json
@@ -300,7 +300,7 @@ def test_a_sweep_is_of_a_run_with_its_backend_and_ranks(backend, ranks, asked, f
 
 @pytest.mark.thorough
 def test_eight_h100_beside_a_plain_computation(real_traces):
-    """The n-th kernel of a size is the same exchange on all ranks; the shortest of them is the transfer."""
+    """The n-th kernel of a size is the same collective on all ranks; the shortest of them is the transfer."""
     paths = sorted((real_traces / "nanogpt_8xh100").glob("*.json.gz"))
     durations = defaultdict(list)  # (rank, kind, bytes) -> ns, in order of time
     for path in paths:

@@ -1,4 +1,4 @@
-"""Which calls of the ranks are one exchange: by number, by order, and with calls missing at the head or the tail."""
+"""Which calls of the ranks are one collective: by number, by order, and with calls missing at the head or the tail."""
 
 import json
 from dataclasses import replace
@@ -38,8 +38,8 @@ def rank(number, found, base_ns=0):
     return RankCalls(number, f"cuda:{number}", base_ns, [7], found)
 
 
-def starts(exchanges):
-    return [exchange.start_ns.tolist() for exchange in exchanges]
+def starts(matches):
+    return [match.start_ns.tolist() for match in matches]
 
 
 def test_by_sequence_number_whatever_the_order():
@@ -88,8 +88,8 @@ def test_groups_of_one_name_with_other_members_are_not_one():
         ],
         4,
     )
-    assert [exchange.ranks.tolist() for exchange in found] == [[0, 1], [2, 3]]
-    assert all(exchange.complete for exchange in found)
+    assert [match.ranks.tolist() for match in found] == [[0, 1], [2, 3]]
+    assert all(match.complete for match in found)
 
 
 def test_a_call_that_misses_at_the_head_shifts_the_others():
@@ -227,7 +227,7 @@ def test_more_ranks_than_a_group_holds_are_several_groups():
 
 
 @pytest.mark.parametrize("numbers", [(1, 2), (None, None)])
-def test_an_uneven_exchange_is_as_large_as_its_largest_part(numbers):
+def test_an_uneven_collective_is_as_large_as_its_largest_part(numbers):
     """Rank 0 sends 4,000 bytes, then 16,000; rank 1 the other way round, each time 100 ns after rank 0."""
     sizes = [4_000, 16_000]
     ranks = [
@@ -388,7 +388,7 @@ def test_calls_that_are_matched_with_none_say_why(tmp_path):
     assert (other.calls, other.missing["matched"]) == (4, "no calls of this kind and size were matched across ranks")
 
 
-def test_rows_of_two_types_and_one_size_keep_their_own_exchanges():
+def test_rows_of_two_types_and_one_size_keep_their_own_collectives():
     """Both of 4,096 bytes, moved in 100 ns as fp32 and in 400 ns as bf16."""
     of_type = {"Float": 100, "BFloat16": 400}
     both = [

@@ -270,11 +270,11 @@ def test_every_microsecond_counted_one_by_one(tmp_path, backward, optimizer, ker
         for moment in range(window.start_ns // US, (window.start_ns + window.account.window_ns) // US):
             active = [one for one in kernels if one[0] + one[1] <= moment < one[0] + one[1] + one[2]]
             computing = {phase(one[0], one[4]) for one in active if one[3] == "gemm"}
-            exchanging = [one for one in active if one[3] != "gemm"]
+            communicating = [one for one in active if one[3] != "gemm"]
             if computing:
                 plain[next(name for name in plain if name in computing)][0] += 1
-            if exchanging:
-                first = min(exchanging, key=lambda one: (one[0] + one[1], kernels.index(one)))
+            if communicating:
+                first = min(communicating, key=lambda one: (one[0] + one[1], kernels.index(one)))
                 plain[phase(first[0], first[4])][1 if computing else 2] += 1
                 kind = "all_reduce" if first[3] == NCCL else "all_gather"
                 kinds.setdefault((kind, phase(first[0], first[4])), [0, 0])[0 if computing else 1] += 1
@@ -300,7 +300,7 @@ def balanced(measured):
     else:
         assert sum(one.hidden_ns for one in overlap.rows) == account.hidden_communication_ns
         assert sum(one.exposed_ns for one in overlap.rows) == account.exposed_communication_ns
-        assert sum(one.exposed_transfer_ns for one in overlap.rows) == account.exchange_ns
+        assert sum(one.exposed_transfer_ns for one in overlap.rows) == account.exposed_without_waiting_ns
     found = measured.known("phases")
     if found is None:
         return False

@@ -107,7 +107,7 @@ def test_of_real_wrappers(name, purposes):
     measured = reading.measured(RECORDED / name)
     assert {(one.kind, one.purpose) for one in measured.overlap.rows} == purposes
     exposed = sum(one.exposed_transfer_ns for one in measured.overlap.rows)
-    assert exposed == measured.account.exchange_ns
+    assert exposed == measured.account.exposed_without_waiting_ns
 
 
 def test_of_a_public_trace_of_gpus(real_traces):

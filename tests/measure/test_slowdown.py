@@ -92,8 +92,8 @@ def test_a_real_run_is_slowed_as_a_plain_count_says(real_traces):
         if e.get("cat") in ("cuda_runtime", "cuda_driver", "Runtime"):
             launches.setdefault(e["args"].get("correlation"), float(e["ts"]))
     kernels = [e for e in events if e.get("cat") in ("kernel", "Kernel")]
-    exchanges = [(float(e["ts"]), float(e["ts"]) + e["dur"]) for e in kernels if "nccl" in e["name"].lower()]
-    begins, ends = np.array(exchanges).T
+    collectives = [(float(e["ts"]), float(e["ts"]) + e["dur"]) for e in kernels if "nccl" in e["name"].lower()]
+    begins, ends = np.array(collectives).T
     of_step = {name: {} for name in steps}
     for e in sorted(kernels, key=lambda e: (launches.get(e["args"]["correlation"], 0), float(e["ts"]))):
         called = launches.get(e["args"]["correlation"])

@@ -22,7 +22,7 @@ REAL = (
 )
 
 
-def exchanges(*by_ns):
+def collectives(*by_ns):
     """Four all-reduces of 0.5 ms every 10 ms on each rank, whose clock is that far ahead in each."""
     ranks = []
     for number, ahead in enumerate(by_ns):
@@ -35,19 +35,19 @@ def exchanges(*by_ns):
 
 
 def test_a_constant_offset_of_a_clock_is_no_fault():
-    assert not uneven_clocks(exchanges([0] * 4, [86_400_000 * MS] * 4))
+    assert not uneven_clocks(collectives([0] * 4, [86_400_000 * MS] * 4))
 
 
 @pytest.mark.parametrize("over_ns", [0, 1])
 def test_a_clock_may_shift_by_the_collectives_and_the_slack(over_ns):
     # Bounds of 0.5 ms on both sides: a shift is certain from 1 ms on.
     shift = MS + SLACK_NS + over_ns
-    found = uneven_clocks(exchanges([0] * 4, [0, 0, shift, shift]))
+    found = uneven_clocks(collectives([0] * 4, [0, 0, shift, shift]))
     assert list(found) == ([1] if over_ns else [])
 
 
 def test_of_three_ranks_the_one_that_fits_no_other_is_named():
-    (culprit,) = (found := uneven_clocks(exchanges([0] * 4, [0] * 4, [0, 0, 1000 * MS, 1000 * MS]))).values()
+    (culprit,) = (found := uneven_clocks(collectives([0] * 4, [0] * 4, [0, 0, 1000 * MS, 1000 * MS]))).values()
     assert list(found) == [2]
     assert culprit.fatal
     assert "shifts by at least 999.0 ms relative to that of rank 0" in culprit.text

@@ -1,4 +1,4 @@
-"""Traced steps of a data-parallel module that exchange nothing: lost events, or passes under no_sync."""
+"""Traced steps of a data-parallel module that communicate nothing: lost events, or passes under no_sync."""
 
 import pytest
 
@@ -26,7 +26,7 @@ def steps(number):
 @pytest.mark.parametrize(
     ("unsynced", "judged"),
     [
-        ([1, 1, 1], True),  # nothing was to be exchanged
+        ([1, 1, 1], True),  # nothing was to be communicated
         ([1, 0, 1], False),  # one pass reduced gradients, and the trace shows none of it
         ([], False),  # of an older recording
     ],

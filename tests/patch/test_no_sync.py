@@ -420,11 +420,11 @@ dist.init_process_group("gloo", init_method="file://" + os.environ["MEET"], rank
 torch.manual_seed(0)
 model = DistributedDataParallel(torch.nn.Linear(8, 1))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-exchanged = []
+communicated = []
 
 
 def counting(state, bucket):
-    exchanged.append(bucket.index())
+    communicated.append(bucket.index())
     future = dist.all_reduce(bucket.buffer() / 2, async_op=True).get_future()
     return future.then(lambda done: done.value()[0])
 
@@ -437,7 +437,7 @@ for number in range(14):
     if (number + 1) % 4 == 0 or number == 13:
         optimizer.step()
         optimizer.zero_grad()
-print(len(exchanged), *model.module.weight.flatten().tolist(), flush=True)
+print(len(communicated), *model.module.weight.flatten().tolist(), flush=True)
 dist.barrier()
 dist.destroy_process_group()
 os._exit(0)  # with static_graph=True, torch aborts in some exits of the interpreter
@@ -446,9 +446,9 @@ os._exit(0)  # with static_graph=True, torch aborts in some exits of the interpr
 
 @pytest.mark.records
 @pytest.mark.parametrize(
-    ("static", "exchanges"), [pytest.param(False, "4", marks=pytest.mark.thorough), (True, "7")]
+    ("static", "collectives"), [pytest.param(False, "4", marks=pytest.mark.thorough), (True, "7")]
 )  # a static graph's first step has 4
-def test_the_patched_script_learns_the_same_with_fewer_exchanges(tmp_path, static, exchanges):
+def test_the_patched_script_learns_the_same_with_fewer_collectives(tmp_path, static, collectives):
     script = SCRIPT.replace("Linear(8, 1))", f"Linear(8, 1), static_graph={static})")
     patched = imported(in_no_sync(script, 24))
     assert patched != script
@@ -472,7 +472,7 @@ def test_the_patched_script_learns_the_same_with_fewer_exchanges(tmp_path, stati
         told.append([output.read_text().split() for output in outputs])
     (before, same), (after, alike) = told
     assert (before, after) == (same, alike)  # ranks stay as one
-    assert (before[0], after[0]) == ("14", exchanges)
+    assert (before[0], after[0]) == ("14", collectives)
     assert [float(one) for one in after[1:]] == pytest.approx([float(one) for one in before[1:]], rel=1e-4)
 
 
@@ -595,8 +595,8 @@ def ran(text):
     after=st.sampled_from(OTHER),
     written=st.sampled_from(sorted(WRITTEN)),
 )
-def test_every_step_is_of_gradients_that_were_exchanged_and_nothing_else_is(shape, k, many, before, after, written):
-    """By running both: the same calls in the same order, and of the passes of a step only the last exchanges."""
+def test_every_step_is_of_gradients_that_were_communicated_and_nothing_else_is(shape, k, many, before, after, written):
+    """By running both: the same calls in the same order, and of the passes of a step only the last communicates."""
     text = WRITTEN[written](MADE + LOOPS[shape].format(k=k, many=many, before=before, after=after))
     line = 1 + len(re.findall(rb"\r\n?|\n", text[: text.index(b"backward(")]))
     source = Source(text)

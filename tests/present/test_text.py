@@ -31,7 +31,7 @@ def test_verdict_why_and_next_come_first(report: Report) -> None:
     assert rows.pop(0) == "Run         runs/a (python train.py)"
     assert rows[0] == "Verdict     Communication that nothing hides takes 21.0 % of every step."
     assert rows[1].startswith("Why ")
-    assert any(row.startswith("Next        Exchange gradients once") for row in rows[:5])
+    assert any(row.startswith("Next        Reduce gradients once") for row in rows[:5])
 
 
 def test_the_sections_stand_in_the_order_a_reader_needs_them(report: Report) -> None:

@@ -110,10 +110,10 @@ def row_text(report: Report) -> list[str]:
 
 
 def test_a_section_that_lacks_for_another_reason_too_is_shown(unstepped: Report) -> None:
-    missing = {**unstepped.measured.missing, "overlap": "nothing was exchanged"}
+    missing = {**unstepped.measured.missing, "overlap": "nothing was communicated"}
     measured = unstepped.measured.model_copy(update={"missing": missing})
     page = flat(text(unstepped.model_copy(update={"measured": measured})))
-    assert "Phases not measured: no steps were found Overlap not measured: nothing was exchanged" in page
+    assert "Phases not measured: no steps were found Overlap not measured: nothing was communicated" in page
     assert "Not shown without steps: longest gaps, collectives" in page
 
 

@@ -30,7 +30,7 @@ def test_a_rank_that_waits_longer_than_another_may_save_all_that_it_waits(ask, m
     assert advice.saves.high_share == pytest.approx(0.4)
 
 
-def test_not_what_wrappers_exchange(ask, make_measured, make_facts, hand_made):
+def test_not_what_wrappers_send(ask, make_measured, make_facts, hand_made):
     buffers = make_facts(ddp=[DdpFacts("Net", broadcast_buffers=True, buffer_bytes=100)])
     run = make_measured(overlap=hand_made.overlap(("broadcast", "forward", 0.3)))
     assert ask("DP105", run, [buffers]) == []

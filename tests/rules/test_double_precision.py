@@ -10,7 +10,7 @@ WIDE = DdpFacts("Net", gradient_dtypes=["float64"])
 
 
 def test_gradients_of_doubles(ask, make_measured, make_facts):
-    """80 % is computed and 20 exchanged; the impact goes by half of that."""
+    """80 % is computed and 20 communicated; the impact goes by half of that."""
     facts = make_facts(ddp=[WIDE], settings={"default_dtype": "torch.float32"})
     (advice,) = ask("DP402", make_measured(device="cpu", exposed_share=0.2), [facts])
     assert advice.title == "The parameters of Net are float64: float32 takes half the memory and sends half the bytes"

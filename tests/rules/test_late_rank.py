@@ -462,7 +462,7 @@ def unsure(left):
 
 @pytest.mark.parametrize("work_ratio", [None, 2.0])
 def test_an_extra_kernel_is_saved_whole(ask, make_measured, work_ratio):
-    """Of four ranks, rank 1 computes for 9 of 10 ms and exchanges for 1; the others compute for 6 and wait 3.
+    """Of four ranks, rank 1 computes for 9 of 10 ms and communicates for 1; the others compute for 6 and wait 3.
 
     Without its extra kernel of 3 ms a step takes 7 ms: 30 %, not the mean over the ranks of what they wait, 22.5 %.
     """

@@ -182,7 +182,7 @@ def test_a_model_on_the_cpu_leaves_its_own_cores_to_itself(ask, make_measured, m
 @pytest.mark.parametrize(
     ("told", "computes", "high"), [(3, None, 0.75), (0, None, 0.5), (3, 10, 0.75), (3, 1, 0.6), (0, 10, 0.5)]
 )
-def test_a_cheaper_batch_leaves_the_cores_to_what_exchanges_too(ask, make_measured, make_facts, told, computes, high):
+def test_a_cheaper_batch_leaves_the_cores_to_collectives_too(ask, make_measured, make_facts, told, computes, high):
     """Steps of 10 ms: 5 waiting for the batch, 1 forward, 4 in the backward pass, in which 1.5 ms are computed."""
     ms = 1_000_000
     window = Window("untraced", 6, [10 * ms] * 3, loader_wait_ns=[5 * ms] * 3, backward_ns=[4 * ms] * 3)

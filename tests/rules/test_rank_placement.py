@@ -24,7 +24,7 @@ def told(ask, make_measured, make_facts):
     return say
 
 
-def test_pairs_that_exchange_much_lie_across_hosts(told):
+def test_pairs_that_communicate_much_lie_across_hosts(told):
     """10 MB a step go between hosts, where 1 MB would: nine tenths of 0.4 of the step at most."""
     (advice,) = told()
     assert advice.title == (
@@ -36,7 +36,7 @@ def test_pairs_that_exchange_much_lie_across_hosts(told):
     assert advice.evidence[-1].value == "{0, 1} {2, 3}"
 
 
-def test_quiet_where_they_lie_within_or_exchange_alike(told):
+def test_quiet_where_they_lie_within_or_communicate_alike(told):
     assert told(far=((0, 1), (2, 3)), near=((0, 2), (1, 3))) == []
     assert told(few=5_000_001) == []
     assert len(told(few=5_000_000)) == 1

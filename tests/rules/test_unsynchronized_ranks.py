@@ -21,7 +21,7 @@ def ranks(make_facts, sums=((1.5, -2.0), (1.5, -2.1)), rates=(0.1, 0.1), **more)
     return made
 
 
-def test_nothing_is_exchanged(ask, make_measured, make_facts):
+def test_nothing_is_communicated(ask, make_measured, make_facts):
     (advice,) = ask("DP108", make_measured(), ranks(make_facts, backward_where="train.py:20"))
     assert advice.title == ("2 ranks train 2 unrelated models: nothing averages gradients or parameters between them")
     assert (advice.kind, advice.impact, advice.confidence) == ("risk", "high", "high")

@@ -14,7 +14,7 @@ def searching(unused=0, on=True):
 
 
 def marks(make_all_reduce, dtype="int32"):
-    """400 bytes of marks, exchanged in 0.3 ms, 0.15 at the least: what is more may be waiting for a rank."""
+    """400 bytes of marks, communicated in 0.3 ms, 0.15 at the least: what is more may be waiting for a rank."""
     return make_all_reduce(400, 1, 150_000, dtype=dtype)
 
 

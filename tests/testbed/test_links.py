@@ -21,7 +21,7 @@ from .running import SHORTER_IMPORT, on_both, recorded
 
 pytestmark = [pytest.mark.records, pytest.mark.alone]
 
-# Models with their gradients in one bucket each, which are exchanged one after the other.
+# Models with their gradients in one bucket each, which are communicated one after the other.
 TRAIN = """\
 import torch, torch.distributed as dist
 torch.set_num_threads(1)
@@ -95,7 +95,7 @@ def swept(bed: Bed, place: Path) -> LinkFigures:
 
     p2p: a message takes the delay, and the wire its rate. No measurement beats either; what both processes and the
     relay take to wake up adds to alpha, three times 50 to 250 us.
-    All-reduce of two ranks: two exchanges that depend on each other at least, each of half the message each way, so
+    All-reduce of two ranks: two collectives that depend on each other at least, each of half the message each way, so
     that as many bytes as the message has cross each way: alpha is no less than twice the delay, beta the same. What
     gloo's threads take to wake each other adds 1 to 4 ms, as it does without any wire.
     A fit divides differences of noisy times, so its beta may exceed the rate, which the times themselves never do.
@@ -108,10 +108,10 @@ def swept(bed: Bed, place: Path) -> LinkFigures:
     assert not (cwds[1] / "dptune-runs" / "links.json").exists()
     record = form.read(cwds[0] / "dptune-runs" / "links.json", LinkRecord)
     assert (record.backend, record.world_size, record.hosts) == ("gloo", 2, ["bed-node-0", "bed-node-1"])
-    for exchanges, kind in enumerate(("p2p", "all_reduce"), 1):
+    for matches, kind in enumerate(("p2p", "all_reduce"), 1):
         (sizes,) = [one.sizes for one in record.kinds if one.kind == kind]
         for size in sizes:
-            assert size.median_s >= exchanges * bed.wire.delay_s + size.message_bytes / bed.wire.gb_per_s / 1e9
+            assert size.median_s >= matches * bed.wire.delay_s + size.message_bytes / bed.wire.gb_per_s / 1e9
             assert size.q1_s <= size.median_s <= size.q3_s
     links = {one.kind: one for one in from_sweep(Sweep(record, "links.json"))}
     p2p, reduce = links["p2p"], links["all_reduce"]

@@ -31,7 +31,7 @@ def test_each_sentence_once():
     assert only == "collectives of other sizes take as long as the link model predicts"
 
 
-def test_what_is_exchanged_outside_of_passes_is_named_where_it_would_change():
+def test_what_is_communicated_outside_of_passes_is_named_where_it_would_change():
     model = on_cpus(others=3, others_ns={0: 1e6, 1: 2e6})
     stays = "3 collectives per step outside of backward passes are unchanged (2.0 ms)"
     for name in ("link.gb_per_s", "world_size", "straggler.removed"):

@@ -1,4 +1,4 @@
-"""How an exchange is slowed beside compute, from traced steps by hand (as in test_replay.py)."""
+"""How a collective is slowed beside compute, from traced steps by hand (as in test_replay.py)."""
 
 import math
 from dataclasses import replace
@@ -30,7 +30,7 @@ DDP = DdpFacts("M", bucket_caps_bytes=[1], gradient_sizes=[30, 30], grad_ready_o
         (220, 1.0),  # it moves from 110 to 140, and from 150 to 180: 230 without compute beside it
         (230, 1.0),
         (236, 50 / 34),  # both at 160 + 60 - 50 / 1.47, and 50 after it
-        (10_000, 6.0),  # more than an exchange beside compute could be slowed
+        (10_000, 6.0),  # more than a collective beside compute could be slowed
     ],
 )
 def test_as_much_as_traced_steps_took_longer(took_ns, beside):
@@ -56,7 +56,7 @@ def test_as_much_as_traced_steps_took_longer(took_ns, beside):
         ([[(10, 1600), (3, 400), (3, 400)], [(10, 1800)] * 3], None),  # in most passes
     ],
 )
-def test_latency_is_what_exchanges_after_the_pass_take_beyond_their_bytes(tails, seen_ns):
+def test_latency_is_what_collectives_after_the_pass_take_beyond_their_bytes(tails, seen_ns):
     own = [Timeline((STEP,), 0.0, 0.0, 1.0, tails=tuple(each)) for each in tails]
     found = seen_in(dict(enumerate(own)), [100] * 12, Link(0.0, 1.0, lanes=2))
     assert found == (None if seen_ns is None else pytest.approx((100, seen_ns)))
@@ -67,13 +67,13 @@ def test_latency_is_what_exchanges_after_the_pass_take_beyond_their_bytes(tails,
     [
         ({}, 2, {0: 15.0, 1: 5.0}),
         ({}, 4, {0: 15.0, 1: 5.0}),  # of floats, and of whole numbers
-        ({}, 3, {}),  # something else is exchanged as well
+        ({}, 3, {}),  # something else is communicated as well
         ({"buffer_bytes": 0}, 2, {}),
         ({"broadcast_buffers": False}, 2, {}),
     ],
 )
-def test_buffers_are_all_that_is_exchanged_in_forward_passes(ddp, others, told):
-    """30 of a step with three passes, of which the second exchanges nothing."""
+def test_buffers_are_all_that_is_communicated_in_forward_passes(ddp, others, told):
+    """30 of a step with three passes, of which the second communicates nothing."""
     facts = DdpFacts("Net", **{"broadcast_buffers": True, "buffer_bytes": 8, **ddp})
     passes = [Pass(0.0, 100.0, 60.0, ready) for ready in ((50.0,), (), (50.0,))]
     assert _buffers_ns(facts, RankStep(tuple(passes), 0.0), others, {0: 30.0, 1: 10.0}) == told
@@ -172,7 +172,7 @@ def test_ranks_that_share_a_gpu(uuids, shared):
     assert share_gpus(facts) == shared
 
 
-def test_exchanges_may_be_slower_still_where_cores_are_shared():
+def test_collectives_may_be_slower_still_where_cores_are_shared():
     both = dict.fromkeys((0, 1), Timeline((STEP, STEP), 0.0, 0.0, 1.0, durations_ns=(10_000, 10_000)))
     recorded = Recorded(facts={}, timelines=both, ddp=DDP, link=Link(0, 1.0), samples=None, crowded=True)
     made = recorded._traced(ALL, (30, 30))

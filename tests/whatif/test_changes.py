@@ -45,8 +45,8 @@ def test_smaller_buckets_hide_the_first():
     assert changed(before, {"ddp.bucket_cap_mb": None}).caps == Caps.of()
 
 
-def test_no_sync_leaves_the_exchange_to_the_last_pass():
-    """Two passes of 100 + 50 + 60, then 50; the first without its exchange takes 160."""
+def test_no_sync_leaves_the_collective_to_the_last_pass():
+    """Two passes of 100 + 50 + 60, then 50; the first without its collective takes 160."""
     before = model(step(one(), one()), step(one(), one()))
     assert step_ns(before) == pytest.approx(210 + 210 + 50)
     after = changed(before, {"ddp.no_sync": True})
@@ -54,8 +54,8 @@ def test_no_sync_leaves_the_exchange_to_the_last_pass():
     assert step_ns(changed(after, {"ddp.no_sync": False})) == pytest.approx(step_ns(before))
 
 
-def test_a_pass_that_exchanges_no_more_may_compute_less():
-    """What computes 160 once it exchanges nothing takes 80, where that is half; and again 210 where it exchanges."""
+def test_a_pass_that_no_longer_communicates_may_compute_less():
+    """What computes 160 once it communicates nothing takes 80, where that is half; again 210 where it does."""
     before = replace(model(step(one(), one()), step(one(), one())), quiet_times=0.5)
     after = changed(before, {"ddp.no_sync": True})
     assert step_ns(after) == pytest.approx(80 + 210 + 50)
@@ -64,7 +64,7 @@ def test_a_pass_that_exchanges_no_more_may_compute_less():
 
 
 def test_fewer_micro_batches_keep_what_a_step_does_once():
-    """Four passes, the last with its exchange: 30 + 160, twice 160, 210, and 50. Two: 30 + 160 + 210 + 50.
+    """Four passes, the last with its collective: 30 + 160, twice 160, 210, and 50. Two: 30 + 160 + 210 + 50.
 
     One: a forward pass like the first, 130, a backward pass like the last, 50 + 60, and 50.
     """
@@ -77,7 +77,7 @@ def test_fewer_micro_batches_keep_what_a_step_does_once():
 
 
 def test_fewer_and_larger_micro_batches_keep_the_samples_of_a_step():
-    """Two of 16 samples for four of 8: compute doubles, the optimizer and the exchange stay."""
+    """Two of 16 samples for four of 8: compute doubles, the optimizer and the collective stay."""
     quiet, changes = one(ready=()), {"loader.batch_size": 16, "accumulation.micro_batches": 2}
     before = model(*[step(quiet, quiet, quiet, one())] * 2, samples=64, loading=LOADING)
     after = changed(before, changes)
@@ -94,7 +94,7 @@ def test_more_micro_batches_and_uneven_steps_are_not_predicted():
         changed(model(step(one(), one()), step(one())), {"accumulation.micro_batches": 1})
 
 
-def test_without_an_exchange_no_buffers_are_sent_before_the_next_pass():
+def test_without_a_collective_no_buffers_are_sent_before_the_next_pass():
     """Each of three forward passes of 100 sends buffers for 20 of them: two of these follow a silent pass then.
 
     Three of 100 + 50 + 60 and 50 before; 160, 140 and 190 with 50 after it.
@@ -133,7 +133,7 @@ def test_units_send_no_buffers():
     assert step_ns(changed(before, to_units)) == pytest.approx(step_ns(changed(none, to_units)))
 
 
-def test_passes_that_exchange_already_stay_as_they_are():
+def test_passes_that_communicate_already_stay_as_they_are():
     """The first pass of its own gradients, 75 with the last at 70; of the second, 60 and 50: 230 + 210 + 50."""
     before = model(*[step(one((10.0, 70.0), 75.0), one())] * 2)
     assert step_ns(before) == pytest.approx(490)
@@ -150,8 +150,8 @@ def test_only_the_default_has_a_first_bucket_of_its_own():
     assert changed(model(step(one())), {**given, "ddp.bucket_cap_mb": None}).caps == Caps.of(first_bytes=2**19)
 
 
-def test_a_pass_without_its_exchange_is_without_its_hooks():
-    """20 of the 60 are hooks: the first takes 140 then. And one that gets an exchange gets them too."""
+def test_a_pass_without_its_collective_is_without_its_hooks():
+    """20 of the 60 are hooks: the first takes 140 then. And one that gets a collective gets them too."""
     hooked = Pass(0.0, 100.0, 60.0, (10.0, 50.0), 20.0)
     before = model(step(hooked, hooked), step(hooked, hooked))
     after = changed(before, {"ddp.no_sync": True})
@@ -178,7 +178,7 @@ def test_a_hook_of_16_bits_moves_half_and_casts_twice():
     assert step_ns(at_once) == pytest.approx(HOOK_NS + 100 + 60 + 6 + 12 + 50)  # its compute ends at 160, and the cast
 
 
-def test_the_end_of_a_hook_holds_up_the_next_exchange_of_its_lane():
+def test_the_end_of_a_hook_holds_up_the_next_collective_of_its_lane():
     """Of two buckets of 30 bytes in one lane the second waits for it; in two lanes neither does."""
     before = model(step(one()), step(one()), caps=Caps((30,)), copy_ns_per_byte=0.1)
     asked = {"ddp.comm_hook": "bf16"}
@@ -301,7 +301,7 @@ def test_what_is_off_saves_nothing():
         assert bounded({name: value}) == []
 
 
-def test_exchanges_outside_of_passes_are_taken_off_where_they_are():
+def test_collectives_outside_of_passes_are_taken_off_where_they_are():
     """4 passes, of which the first waits for 80 of its 100 in them; and one that has them after its pass."""
     quick = one(forward=10.0)
     before = model(*[step(one(), quick, quick)] * 2, others=1, others_ns={0: 80.0, 1: 80.0})
@@ -335,7 +335,7 @@ def test_only_what_computes_of_preparing_is_slower_on_a_crowded_core():
 
 
 def test_twice_the_batch_is_twice_the_compute_but_for_the_fixed_share():
-    """A quarter fixed: 1.75 times forward and the way to the last gradient; the exchange and the rest as before."""
+    """A quarter fixed: 1.75 times forward and the way to the last gradient; the collective and the rest as before."""
     before = model(step(one()), step(one()), loading=LOADING, fixed_share=0.25, samples=16)
     after = changed(before, {"loader.batch_size": 16})
     assert step_ns(after) == pytest.approx(1.75 * 150 + 60 + 50)
@@ -404,7 +404,7 @@ def test_work_is_balanced_in_each_step_where_ranks_take_turns():
 
 
 def test_balancing_moves_forward_and_backward_work_and_nothing_else():
-    """Loader, optimizer, exchanges in the forward pass and hooks stay: of 80 and 240 ns of samples' work 160 each."""
+    """Loader, optimizer, collectives in the forward pass and hooks stay: of 80 and 240 ns of samples' work 160 each."""
     passes = [
         Pass(7.0, 10.0 + 40.0 * times, 6.0 + 40.0 * times, (23.0 * times,), hooks_ns=6.0, sent_ns=10.0)
         for times in (1, 3)
@@ -468,7 +468,7 @@ def test_latency_is_given_as_it_is_measured():
 
 
 def test_compute_twice_as_quick():
-    """50 + 25 + 60 + 25: the exchange stays."""
+    """50 + 25 + 60 + 25: the collective stays."""
     assert step_ns(changed(model(step(one()), step(one())), {"compute.times": 0.5})) == pytest.approx(160)
 
 
@@ -487,7 +487,7 @@ def test_a_ring_of_four():
         changed(model(step(one())), {"world_size": 2})
 
 
-def test_powersgd_compresses_all_gradients_and_exchanges_three_times():
+def test_powersgd_compresses_all_gradients_and_communicates_three_times():
     """60 bytes at 0.4 ns: 24 after the last gradient at 50; then three start-ups of 5 and 12 bytes; then 50."""
     before = model(step(one()), step(one()), caps=Caps((30,)), link=Link(5, 1.0), low_rank=LowRank(0, 12))
     asked = {"ddp.comm_hook": "powersgd"}
@@ -528,7 +528,7 @@ def test_what_no_model_tells_of_is_missing():
         ({"loader.pin_memory": True}, 100 + 50 + 60 + 6 + 50),
         ({"ddp.gradient_as_bucket_view": True}, 400 + 100 + 50 * 0.75 + 60 + 50),  # a quarter of the pass is hooks
         ({"precision.autocast": "bf16"}, 400 + 60 + 6 + 50),  # nothing computed: the bucket goes out at once
-        ({"ddp.broadcast_buffers": False}, 400 + 70 + 50 + 60 + 6 + 50),  # one exchange of 30 before the pass
+        ({"ddp.broadcast_buffers": False}, 400 + 70 + 50 + 60 + 6 + 50),  # one collective of 30 before the pass
     ],
 )
 def test_what_only_a_bound_is_known_of(settings, step_ns_at_best):

@@ -457,7 +457,7 @@ def test_a_rank_whose_host_is_late(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("batch", "side", "step_us"),
     [
-        (16, Side.LEAST, 140 + 20),  # twice the 70 us, and the exchange as before
+        (16, Side.LEAST, 140 + 20),  # twice the 70 us, and the collective as before
         (32, Side.LEAST, 4 * 70 + 20),
         (16, Side.MOST, 70 + 0.5 * 68 + 20),  # the smallest kernel takes 2 us
         (16, Side.MIDDLE, 70 + 0.95 * 68 + 20),
@@ -465,7 +465,7 @@ def test_a_rank_whose_host_is_late(tmp_path: Path) -> None:
     ],
 )
 def test_a_larger_batch_by_hand(tmp_path: Path, batch: int, side: Side, step_us: float) -> None:
-    """Of a host that takes no time: kernels grow with the batch, the exchange does not."""
+    """Of a host that takes no time: kernels grow with the batch, the collective does not."""
     made = replace(program(load_events(tmp_path, *two_ranks(20))), batch=8, samples=16.0)
     then = changed(made, {"host.times": 0.0, "loader.batch_size": batch}, side)
     assert us(then) == pytest.approx(step_us)

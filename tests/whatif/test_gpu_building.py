@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dptune.measure.across_ranks import exchanges_of
+from dptune.measure.across_ranks import matched_calls
 from dptune.measure.communication.kinds import kernel_collective
 from dptune.measure.complete import complete
 from dptune.measure.device.critical import Walk
@@ -205,7 +205,7 @@ def of_rank(view: RankView, device: DeviceView, shift: int, sent: dict[Any, Any]
         ]
         last = Item(end[place] + shift, Sort.END, (rank, "end", row))
         if (rank, row) in sent:
-            last.waits += [((other, "begin", at), 0.0, Kind.EXCHANGE) for other, at in sent[rank, row]]
+            last.waits += [((other, "begin", at), 0.0, Kind.COLLECTIVE) for other, at in sent[rank, row]]
         else:
             last.waits.append(((rank, "begin", row), end[place] - begin[place], kinds[place]))
         found += [item, last]
@@ -217,7 +217,7 @@ def arrivals(items: list[Item]) -> list[Item]:
     at = {item.key: item.at for item in items}
     ends: dict[tuple[Key, ...], list[Item]] = {}
     for item in items:
-        if len(item.waits) > 2 and {kind for _, _, kind in item.waits} == {Kind.EXCHANGE}:
+        if len(item.waits) > 2 and {kind for _, _, kind in item.waits} == {Kind.COLLECTIVE}:
             ends.setdefault(tuple(key for key, _, _ in item.waits), []).append(item)
     found = []
     for begins, of_collective in ends.items():
@@ -227,7 +227,7 @@ def arrivals(items: list[Item]) -> list[Item]:
             arrived.waits = [(key, 0.0, Kind.ARRIVAL) for key in begins]
             found.append(arrived)
             for end in of_collective:
-                end.waits = [(arrived.key, 0.0, Kind.EXCHANGE)]
+                end.waits = [(arrived.key, 0.0, Kind.COLLECTIVE)]
     return found
 
 
@@ -235,11 +235,11 @@ def found_again(
     views: list[RankView], run: Run, fixed: frozenset[int]
 ) -> tuple[list[int], list[int], list[list[Edge]]]:
     """When each item came to pass, its rank, and its edges; of messages only which collective it is."""
-    between = exchanges_of(run, views)
+    between = matched_calls(run, views)
     sent = {}
-    for exchange in between.exchanges:
-        if exchange.splits and exchange.message_bytes:
-            of = [(rank, call.row) for rank, call in zip(exchange.ranks.tolist(), exchange.calls, strict=True)]
+    for collective in between.collectives:
+        if collective.splits and collective.message_bytes:
+            of = [(rank, call.row) for rank, call in zip(collective.ranks.tolist(), collective.calls, strict=True)]
             sent.update(dict.fromkeys(of, of))
     items: list[Item] = []
     for view in views:
@@ -255,7 +255,7 @@ def found_again(
         each = [Edge(at, lag_ns, kind) for at, lag_ns, kind in waits if at < place]
         if place in fixed:
             edges.append([edge for edge in each if edge.kind in OF_HOST])
-        elif each and each[0].kind == Kind.EXCHANGE:
+        elif each and each[0].kind == Kind.COLLECTIVE:
             took_ns = recorded[place] - max(recorded[edge.item] for edge in each)
             begun = places[item.key[0], "begin", item.key[2]]
             alone = [Edge(begun, recorded[place] - recorded[begun], Kind.WAIT)]
@@ -270,7 +270,7 @@ def found_again(
 
 def compared(run: Run) -> Program:
     views, _ = steady(complete([*light_views(run)], run.world_size))
-    made = build(views, exchanges_of(run, views), None, len(views))
+    made = build(views, matched_calls(run, views), None, len(views))
     recorded, ranks, edges = found_again(views, run, made.fixed)
     assert made.recorded_ns == recorded
     assert made.ranks == ranks

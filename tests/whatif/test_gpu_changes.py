@@ -121,15 +121,15 @@ def reducing(made: Program) -> Program:
 
 
 def test_more_micro_batches_of_which_the_last_reduces_are_more_of_the_others() -> None:
-    two = reducing(chain((Kind.COMPUTE, 100.0, 0, 0), (Kind.COMPUTE, 70.0, 1, 0), (Kind.EXCHANGE, 50.0, 1, 0)))
+    two = reducing(chain((Kind.COMPUTE, 100.0, 0, 0), (Kind.COMPUTE, 70.0, 1, 0), (Kind.COLLECTIVE, 50.0, 1, 0)))
     assert changed(two, {"accumulation.micro_batches": 4}).step_ns() == 3 * 100 + 70 + 50
-    each = chain((Kind.EXCHANGE, 100.0, 0, 0), (Kind.COMPUTE, 70.0, 1, 0), (Kind.EXCHANGE, 50.0, 1, 0))
+    each = chain((Kind.COLLECTIVE, 100.0, 0, 0), (Kind.COMPUTE, 70.0, 1, 0), (Kind.COLLECTIVE, 50.0, 1, 0))
     assert changed(reducing(each), {"accumulation.micro_batches": 4}).step_ns() == 2 * 220
 
 
 def test_more_micro_batches_than_one_reduce_once_with_no_sync() -> None:
     """Of the host's 60 us before the last kernel 40 are the reducer's."""
-    one = reducing(chain((Kind.COMPUTE, 100e3, 0, 0), (Kind.HOST, 60e3, 0, 0), (Kind.EXCHANGE, 50e3, 0, 0)))
+    one = reducing(chain((Kind.COMPUTE, 100e3, 0, 0), (Kind.HOST, 60e3, 0, 0), (Kind.COLLECTIVE, 50e3, 0, 0)))
     one = replace(one, spent_ns={Part.REDUCING: dict.fromkeys(one.places((Kind.HOST,)), 40e3)})
     more: dict[str, Value] = {"accumulation.micro_batches": 3}
     assert changed(one, more).step_ns() == 3 * 210e3
@@ -181,7 +181,7 @@ def test_eager_attention_at_best_takes_no_time() -> None:
 def test_another_gpu_speeds_up_kernels_and_copies_by_its_largest_ratio_of_peaks_at_best() -> None:
     """An H200 has the FLOP/s of an H100 and 4.8 in place of 3.35 TB/s; host calls and collectives stay."""
     made = chain(
-        (Kind.HOST, 30.0, 0, 0), (Kind.COMPUTE, 480.0, 0, 0), (Kind.COPY, 96.0, 0, 0), (Kind.EXCHANGE, 50.0, 0, 0)
+        (Kind.HOST, 30.0, 0, 0), (Kind.COMPUTE, 480.0, 0, 0), (Kind.COPY, 96.0, 0, 0), (Kind.COLLECTIVE, 50.0, 0, 0)
     )
     on_h100 = replace(made, gpu="NVIDIA H100 80GB HBM3")
     assert changed(on_h100, {"gpu.model": "H200"}).step_ns() == pytest.approx(30 + 335 + 67 + 50)
@@ -230,7 +230,7 @@ def units(step_count: int = 3) -> Program:
                 begins[rank] = add(rank, Edge(calls[rank], 0.0, Kind.LAUNCH), Edge(device[rank], 0.0, Kind.ORDER))
             messages.append(Message("all_gather", 50, "float"))
             for rank in (0, 1):
-                waits = [Edge(begin, 50.0, Kind.EXCHANGE, len(messages) - 1) for begin in begins.values()]
+                waits = [Edge(begin, 50.0, Kind.COLLECTIVE, len(messages) - 1) for begin in begins.values()]
                 end = add(rank, *waits)
                 used_call = host[rank] = add(rank, Edge(host[rank], 1.0, Kind.HOST))
                 ready = add(
@@ -267,7 +267,7 @@ def test_a_unit_gathered_ahead_overlaps_the_one_before() -> None:
 
 def test_parameters_kept_after_the_forward_pass_are_not_gathered_again() -> None:
     made = units()
-    again = [Part.REGATHER if edges and edges[0].kind == Kind.EXCHANGE else Part.NONE for edges in made.edges]
+    again = [Part.REGATHER if edges and edges[0].kind == Kind.COLLECTIVE else Part.NONE for edges in made.edges]
     kept = changed(replace(made, parts=again), {"fsdp.reshard_after_forward": False})
     assert kept.step_ns() == pytest.approx(180, abs=3)
     of_fsdp1 = changed(replace(made, parts=again, gathers=[]), {"fsdp.reshard_after_forward": False})
@@ -336,10 +336,10 @@ def buckets_beside_a_kernel() -> Program:
         one = add(since + 100, Edge(start, 100.0, Kind.COMPUTE))
         two = add(since + 200, Edge(one, 100.0, Kind.COMPUTE))
         begin = add(since + 200, Edge(two, 0.0, Kind.ORDER), Edge(start, 0.0, Kind.LAUNCH))
-        end = add(since + 440, Edge(begin, 240.0, Kind.EXCHANGE, 0))
+        end = add(since + 440, Edge(begin, 240.0, Kind.COLLECTIVE, 0))
         three = add(since + 1_000, Edge(two, 800.0, Kind.COMPUTE))
         last = add(since + 1_000, Edge(three, 0.0, Kind.ORDER), Edge(end, 0.0, Kind.ORDER))
-        over = add(since + 1_100, Edge(last, 100.0, Kind.EXCHANGE, 1))
+        over = add(since + 1_100, Edge(last, 100.0, Kind.COLLECTIVE, 1))
         numbers.append(add(since + 1_110, Edge(over, 10.0, Kind.COMPUTE)))
         buckets = (Bucket(1, 0, {0: begin}, {0: end}), Bucket(2, 1, {0: last}, {0: over}))
         found.append(Reduction(number, (100, 100, 100), {0: (one, two, three)}, {0: (start, start, start)}, buckets))
@@ -454,7 +454,7 @@ def passes_that_copy() -> Program:
             copying, begin = launched(host, Edge(kernel, 2.0, Kind.ORDER))
             device = add(Edge(begin, 10.0, Kind.COMPUTE))
             host, begin = launched(copying, Edge(device, 0.0, Kind.ORDER))
-            over = add(Edge(begin, 50.0, Kind.EXCHANGE, 0))
+            over = add(Edge(begin, 50.0, Kind.COLLECTIVE, 0))
             passes.append({"ready": device, "called": copying, "issued": host, "begin": begin, "over": over})
         borders.append(device)
     reductions = [
@@ -485,7 +485,7 @@ def test_a_pass_that_reduces_nothing_leaves_no_gap_of_its_copies_and_its_room_in
             edge.item
             for each in program.edges
             for edge in each
-            if edge.kind in (Kind.COMPUTE, Kind.EXCHANGE) and edge.lag_ns
+            if edge.kind in (Kind.COMPUTE, Kind.COLLECTIVE) and edge.lag_ns
         }
         launches = sorted(
             (edge.item, begin) for begin in used for edge in program.edges[begin] if edge.kind == Kind.LAUNCH
@@ -561,7 +561,7 @@ def on_two_hosts(*, arrivals: bool = False) -> Program:
             if arrivals:
                 waited = [add(0, *(Edge(begin, 0.0, Kind.ARRIVAL) for begin in waited))]
             for rank in range(4):
-                waits = (Edge(item, 120.0, Kind.EXCHANGE, len(messages) - 1) for item in waited)
+                waits = (Edge(item, 120.0, Kind.COLLECTIVE, len(messages) - 1) for item in waited)
                 device[rank] = end = add(rank, *waits)
                 if kind == "all_gather":
                     gathers.append(Gather(rank, number, False, "a", ((begins[rank], end),), begins[rank], end, end))

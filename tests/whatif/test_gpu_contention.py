@@ -39,7 +39,7 @@ def beside_every_second() -> Program:
         alone = add(Edge(borders[-1], 100.0, Kind.COMPUTE))
         messages.append(Message("all_reduce", 125, "float"))
         kernel = add(Edge(alone, 125.0, Kind.COMPUTE))
-        sent = add(Edge(alone, 125.0, Kind.EXCHANGE, len(messages) - 1))
+        sent = add(Edge(alone, 125.0, Kind.COLLECTIVE, len(messages) - 1))
         borders.append(add(Edge(kernel, 0.0, Kind.ORDER), Edge(sent, 0.0, Kind.ORDER)))
     steps = [Stretch(0, number, borders[number], borders[number + 1]) for number in range(STEPS)]
     return Program(recorded, edges, messages, steps, Link(0.0, 1.0), 2, ranks=[0] * len(edges))
@@ -109,7 +109,7 @@ def transfers_alone_and_beside(rank_that_computes: int = 0, unit_ns: float = 1.0
         messages.append(Message("all_reduce", 100, "float"))
         begins = [add(rank, *(Edge(item, 0.0, Kind.ORDER) for item in after)) for rank in (0, 1)]
         number = len(messages) - 1
-        return [add(rank, *(Edge(begin, took_ns, Kind.EXCHANGE, number) for begin in begins)) for rank in (0, 1)]
+        return [add(rank, *(Edge(begin, took_ns, Kind.COLLECTIVE, number) for begin in begins)) for rank in (0, 1)]
 
     for _ in range(STEPS):
         alone = sent([borders[-1]], 100.0 * unit_ns)
@@ -164,7 +164,7 @@ def test_a_fit_of_transfers_that_all_overlap_compute_is_brought_to_the_link_alon
     every = transfers_alone_and_beside()
     beside = [place for place, share in computing_shares(every).items() if share]
     edges = [
-        [edge for edge in each if edge.kind != Kind.EXCHANGE or place in beside]
+        [edge for edge in each if edge.kind != Kind.COLLECTIVE or place in beside]
         for place, each in enumerate(every.edges)
     ]
     found = linked(replace(every, edges=edges), measured_with(fit_of_trace(100 / 120)))
@@ -195,8 +195,8 @@ def test_shorter_kernels_slow_transfers_less_as_measured_and_not_as_assumed() ->
     measured = linked(made, measured_with())
     for side in Side:
         halved = half_precision(measured, side, "bf16")
-        assert [each for each in halved.edges if each and each[0].kind == Kind.EXCHANGE] == [
-            each for each in made.edges if each and each[0].kind == Kind.EXCHANGE
+        assert [each for each in halved.edges if each and each[0].kind == Kind.COLLECTIVE] == [
+            each for each in made.edges if each and each[0].kind == Kind.COLLECTIVE
         ]
     kernel_ns = 60e3
     shorter = with_new(
@@ -204,6 +204,6 @@ def test_shorter_kernels_slow_transfers_less_as_measured_and_not_as_assumed() ->
     )
     assert contended(shorter).step_ns() == pytest.approx(1000 * (100 + 60 + 50), rel=0.01)
     assumed = half_precision(made, Side.MIDDLE, "bf16")
-    assert sum(edge.lag_ns for each in assumed.edges for edge in each if edge.kind == Kind.EXCHANGE) < sum(
-        edge.lag_ns for each in made.edges for edge in each if edge.kind == Kind.EXCHANGE
+    assert sum(edge.lag_ns for each in assumed.edges for edge in each if edge.kind == Kind.COLLECTIVE) < sum(
+        edge.lag_ns for each in made.edges for edge in each if edge.kind == Kind.COLLECTIVE
     )

@@ -295,7 +295,7 @@ def test_no_step_is_shorter_than_a_path_through_it(program: Program, resource: s
         item, path_ns = step.last, 0.0
         while inside := [edge for edge in made.edges[item] if edge.item >= step.first]:
             edge = chance.choice(inside)
-            shares = program.transfers and edge.kind == Kind.EXCHANGE
+            shares = program.transfers and edge.kind == Kind.COLLECTIVE
             item, path_ns = edge.item, path_ns + (0 if shares else edge.lag_ns)
             walked += 1
         assert path_ns <= times[step.last] - times[item] + 1e-3

@@ -109,7 +109,7 @@ def two_streams(late_ns: float, steps: int = 3) -> Program:
         for kind, after_ns in (("all_gather", 0.0), ("reduce_scatter", late_ns)):
             messages.append(Message(kind, 100, "float"))
             begins = tuple(add(rank, Edge(device[rank], after_ns, Kind.COMPUTE)) for rank in (0, 1))
-            waits = [Edge(begin, 100.0, Kind.EXCHANGE, len(messages) - 1) for begin in begins]
+            waits = [Edge(begin, 100.0, Kind.COLLECTIVE, len(messages) - 1) for begin in begins]
             ends = tuple(add(rank, *waits) for rank in (0, 1))
             transfers.append(Transfer(begins, ends, ALL))
             for rank in (0, 1):

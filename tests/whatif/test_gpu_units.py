@@ -52,7 +52,7 @@ def simulated(micro_batches: int = 1, *, prefetch: int = 0, unit_layers: int = 1
 
 
 def sent(program: Program, ends: Sequence[int]) -> list[Message]:
-    edges = (edge for end in ends for edge in program.edges[end] if edge.kind == Kind.EXCHANGE)
+    edges = (edge for end in ends for edge in program.edges[end] if edge.kind == Kind.COLLECTIVE)
     return [program.messages[number] for number in dict.fromkeys(edge.message for edge in edges)]
 
 
@@ -230,7 +230,7 @@ def not_overlapped_ns(program: Program) -> float:
     """A step of compute, then all its all-reduces, then what the host takes."""
     steps = len({reduction.step for reduction in program.reductions})
     ends = [next(iter(bucket.ends.values())) for each in program.reductions for bucket in each.buckets]
-    lags = sum(next(edge.lag_ns for edge in program.edges[end] if edge.kind == Kind.EXCHANGE) for end in ends)
+    lags = sum(next(edge.lag_ns for edge in program.edges[end] if edge.kind == Kind.COLLECTIVE) for end in ends)
     host = [edge.lag_ns for at, each in enumerate(program.edges) if program.ranks[at] == 0 for edge in each]
     kinds = [edge.kind for at, each in enumerate(program.edges) if program.ranks[at] == 0 for edge in each]
     worked = sum(lag for lag, kind in zip(host, kinds, strict=True) if kind in (Kind.HOST, Kind.UPDATING))

@@ -255,7 +255,7 @@ def test_a_trace_of_a_cpu_that_dptune_did_not_record_has_no_model(real_traces: P
 
 
 def test_the_model_is_of_the_middle_process(recorded: Path, tmp_path: Path) -> None:
-    """Two further processes compute half as much again in backward passes; on two hosts exchanges take the rest."""
+    """Two further processes compute half as much again in backward passes; on two hosts collectives take the rest."""
     from dptune.commands.shared.reading import measured_of
     from dptune.whatif.run_model import RunModel
 
@@ -275,7 +275,7 @@ def test_the_model_is_of_the_middle_process(recorded: Path, tmp_path: Path) -> N
                 (other / name).write_text(json.dumps(facts))
                 shutil.copy(recorded / "base" / "run.json", other)
         model = RunModel.of(*measured_of([str(folder)])).model
-        return model.steps[0][0].passes[0].backward_ns, model.exchange_times
+        return model.steps[0][0].passes[0].backward_ns, model.communication_times
 
     crowded, unchanged = ground(tmp_path / "crowded", "aa", 1)
     apart, times = ground(tmp_path / "apart", "ab", 3)

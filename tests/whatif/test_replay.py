@@ -122,7 +122,7 @@ def test_two_ranks_by_hand():
     assert step_ns(one) == pytest.approx(100 + 70 + 60 + 50)  # one bucket of 60 bytes, ready at 170
 
 
-def test_starting_an_exchange_delays_what_is_computed_after_it():
+def test_starting_a_collective_delays_what_is_computed_after_it():
     """As above with 5 for each start: buckets ready at 115 and 180, which is past the first's end: 210, then 50."""
     a = RankStep((one_pass([10, 50], 60),), 50)
     b = RankStep((one_pass([10, 70], 75),), 50)
@@ -138,8 +138,8 @@ def test_a_bucket_is_copied_back_once_it_and_those_before_it_are_there():
     assert step_ns(model) == pytest.approx(265)
 
 
-def test_passes_that_exchange_nothing_run_through():
-    """Two micro-batches, of which the second exchanges: 100 + 60, then as a step of one."""
+def test_passes_that_communicate_nothing_run_through():
+    """Two micro-batches, of which the second communicates: 100 + 60, then as a step of one."""
     quiet, loud = one_pass([], 60), one_pass([10, 50], 60)
     step = RankStep((quiet, loud), 50)
     model = StepModel({0: [step], 1: [step]}, (30, 30), Caps((100,)), Link(0, 1.0))
@@ -152,8 +152,8 @@ def test_a_rank_that_computes_longer_makes_all_wait():
     assert durations(model) == {0: [pytest.approx(390)], 1: [pytest.approx(390)]}
 
 
-def test_compute_beside_an_exchange_is_slowed():
-    """Twice as slow beside it. Ready at 110; the exchange lasts till 140, in which 15 are computed of the 40 that are
+def test_compute_beside_a_collective_is_slowed():
+    """Twice as slow beside it. Ready at 110; the collective lasts till 140, in which 15 are computed of the 40 that are
     left: the other 25 till 165. The second bucket is ready then, and lasts till 195; the last 10 of compute take 20.
     """
     a = RankStep((one_pass([10, 50], 60),), 50)
@@ -165,7 +165,7 @@ def test_compute_beside_an_exchange_is_slowed():
 
 
 def test_only_ranks_that_compute_are_slowed():
-    """Rank 1 begins at 300, after rank 0 is through with its own compute; neither computes beside the exchange."""
+    """Rank 1 begins at 300, after rank 0 is through with its own compute; neither computes beside the collective."""
     quick, slow = RankStep((one_pass([50], 50),), 10), RankStep((one_pass([50], 50, forward=300),), 10)
     model = StepModel({0: [quick], 1: [slow]}, (30,), Caps((100,)), Link(0, 1.0), slowdown=4.0)
     assert durations(model) == {0: [pytest.approx(390)], 1: [pytest.approx(390)]}
@@ -178,7 +178,7 @@ def test_only_ranks_that_compute_are_slowed():
     st.sampled_from([1e-3, 1.0, 1e18, float("inf")]),
     st.integers(1, 3),
 )
-def test_a_slowdown_costs_at_most_what_is_computed_beside_the_exchange(parts, slowdown, alpha, rate, lanes):
+def test_a_slowdown_costs_at_most_what_is_computed_beside_the_collective(parts, slowdown, alpha, rate, lanes):
     ready = [sum(took for took, _ in parts[: at + 1]) for at in range(len(parts))]
     ranks = [
         RankStep((one_pass([time * share for time in ready], ready[-1] * 1.1, forward=7),), 5) for share in (1, 0.9)
@@ -204,14 +204,14 @@ def test_no_rate_is_too_quick_to_end():
         assert ends([1e9, 1e9, 1e9], [4, 1e9, 8], Link(0, rate, lanes=2)) == pytest.approx([1e9] * 3)
 
 
-def test_an_exchange_beside_compute_is_slowed():
+def test_a_collective_beside_compute_is_slowed():
     """Half as quick while both compute: from 110 to 160 it moves 25, then the last 5 till 165; the second till 195."""
     a = RankStep((one_pass([10, 50], 60),), 50)
     model = StepModel({0: [a], 1: [a]}, (30, 30), Caps((1,)), Link(0, 1.0), beside=2.0)
     assert step_ns(model) == pytest.approx(195 + 50)
 
 
-def test_an_exchange_is_slowed_less_where_only_some_compute():
+def test_a_collective_is_slowed_less_where_only_some_compute():
     """From 160 to 200 only one does, so two thirds as quick: the 5 left take 7.5, the next 30 have 25 / 3 left."""
     a, b = (RankStep((one_pass([10, 50], backward),), 50) for backward in (60, 100))
     model = StepModel({0: [a], 1: [b]}, (30, 30), Caps((1,)), Link(0, 1.0), beside=2.0)

@@ -24,7 +24,7 @@ MODEL = StepModel({0: [STEP], 1: [STEP]}, (30, 30), Caps((100,)), Link(0, 1.0), 
 SLOWER = replace(MODEL, link=Link(0, 0.5))
 # What any model is off of 420 with no_sync, of which 2 * 160 + 50 are compute: 2 % and 5 % of these, 8 % of 50 saved.
 ALWAYS = (8.4, 18.5, 4)
-QUIETER = 24  # 15 % of the 160 of the pass that no longer exchanges, which may compute so much less
+QUIETER = 24  # 15 % of the 160 of the pass that no longer communicates, which may compute so much less
 
 
 def ground(**more):
@@ -43,7 +43,7 @@ def ground(**more):
 def test_a_prediction_is_the_measured_step_and_what_the_replay_adds():
     """no_sync saves 50 with this link, of 470, and 110 with the other, of 590, so of 470 37.6 more.
 
-    Both ways 10 more, and what any model is off; a pass that exchanges nothing any more may also compute less.
+    Both ways 10 more, and what any model is off; a pass that no longer communicates may also compute less.
     """
     told = ground().predict({"ddp.no_sync": True})
     quicker = 110 * 470 / 590 - 50
@@ -194,7 +194,7 @@ def test_what_no_model_tells_of_has_no_bound_either():
 
 
 def test_at_best_is_in_measured_time():
-    """Without the exchange 2 * 160 + 50: 370 of 470."""
+    """Without the collective 2 * 160 + 50: 370 of 470."""
     assert ground(step_ns=940).result([]).floor_ns == 740
 
 

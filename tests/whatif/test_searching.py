@@ -26,7 +26,7 @@ def model(ready, sizes, link, after=50.0, passes=1, **more):
 
 
 def test_the_best_plan_by_hand():
-    """Gradients of 100 bytes ready at 100, 200, 300, 400; an exchange takes 60 and 1 for each byte: of k gradients
+    """Gradients of 100 bytes ready at 100, 200, 300, 400; a collective takes 60 and 1 for each byte: of k gradients
     60 + 100 k. What is ready last, at 400, takes 160 at least: 560 is the least. Of each by itself the link is busy
     for 640 from 100 on: 740. With 2, 1, 1: from 200 till 460, then 160, 160: 780. With 1, 2, 1: 100 to 260, 300 to
     560, 560 to 720. With 1, 3: 100 to 260, 400 to 760. With 3, 1: 300 to 660, to 820. With 2, 2: 200 to 460, 460 to
@@ -113,7 +113,7 @@ def test_the_curve_has_each_way_to_make_buckets_once():
 
 
 def test_the_best_set_is_of_all_together():
-    """Two passes, each with an exchange of 3 MB at 1 byte per ns, which takes as long as the compute of both."""
+    """Two passes, each with a collective of 3 MB at 1 byte per ns, which takes as long as the compute of both."""
     two = model([1e6, 2e6, 3e6], [MB, MB, MB], Link(0, 1.0), passes=2)
     first, *more = best_sets(two, accumulates=True)
     assert first["ddp.no_sync"] is True

@@ -1,9 +1,9 @@
 """The parts of a step of DistributedDataParallel on a CPU, from a trace written by hand. Times in microseconds.
 
 The script's thread: forward [10,40), then the backward pass: a function [50,70), a gradient [70,90) of which its hooks
-take all but the first 5, and in them starting the exchange [80,88); a function [90,130), a gradient [130,150) with
-another start [140,148). The exchanges are in flight [88,180) and [148,220). Buckets are copied back [220,230). The step
-ends at 300.
+take all but the first 5, and in them starting the collective [80,88); a function [90,130), a gradient [130,150) with
+another start [140,148). The collectives are in flight [88,180) and [148,220). Buckets are copied back [220,230). The
+step ends at 300.
 """
 
 from dataclasses import replace
@@ -45,7 +45,8 @@ def us(values):
 def test_a_thread_that_lost_nothing(tmp_path):
     """It computes 100 of the pass and the 10 of copies. Starts are taken out: 84, ready after 40 - 8 and 100 - 16.
 
-    54 of them lie beside the exchange. As if another 11, a tenth of all, lay there and were 1.3 times as long with it.
+    54 of them lie beside the collective. As if another 11, a tenth of all, lay there and were 1.3 times as long with
+    it.
     """
     found = parts(tmp_path, [*REST, *BACKWARD, *STARTS, *FLIGHTS, *COPIES], 110)
     assert found.slowdown == pytest.approx((54 + 11) / (54 + 11 / 1.3))
@@ -68,14 +69,14 @@ def test_hooks_are_what_gradients_take_beside_accumulating_them(tmp_path):
 
 
 def test_a_thread_is_slowed_three_times_at_most(tmp_path):
-    """60 seem lost of the 54 beside the exchange: 36 of them are its own, and the others stay compute of the pass."""
+    """60 seem lost of the 54 beside the collective: 36 of them are its own, and the others stay compute of the pass."""
     found = parts(tmp_path, [*REST, *BACKWARD, *STARTS, *FLIGHTS, *COPIES], 50)
     assert found.slowdown == pytest.approx((54 + 11) / (18 + 11 / 1.3))
     (only,) = found.steps[0].passes
     assert only.backward_ns / US == pytest.approx(84 - 54 + 54 / found.slowdown)
 
 
-def test_a_thread_that_lost_30_beside_the_exchange(tmp_path):
+def test_a_thread_that_lost_30_beside_the_collective(tmp_path):
     """54 of the pass lie beside it, starts left out: they take 24 without, and what is usual draws that up a little."""
     found = parts(tmp_path, [*REST, *BACKWARD, *STARTS, *FLIGHTS, *COPIES], 80)
     assert found.slowdown == pytest.approx((54 + 11) / (24 + 11 / 1.3))
@@ -83,20 +84,20 @@ def test_a_thread_that_lost_30_beside_the_exchange(tmp_path):
 
 @pytest.mark.parametrize("computed_us", [110, 100, 60])
 def test_where_hardly_anything_is_in_flight_noise_tells_no_slowdown(tmp_path, computed_us):
-    """One exchange, which begins 1 before the pass has computed: whatever the pass seems to have lost."""
+    """One collective, which begins 1 before the pass has computed: whatever the pass seems to have lost."""
     flights = [operator("gloo:all_reduce", 149, 220, thread=5)]
     found = parts(tmp_path, [*REST, *BACKWARD, STARTS[1], *flights, *COPIES], computed_us)
     assert found.slowdown == pytest.approx(1.3, abs=0.1)
 
 
 def test_gradients_that_are_views_of_the_buckets(tmp_path):
-    """Nothing is copied back: the step resumes when the last exchange is over, at 220."""
+    """Nothing is copied back: the step resumes when the last collective is over, at 220."""
     found = parts(tmp_path, [*REST, *BACKWARD, *STARTS, *FLIGHTS], 100)
     assert found.steps[0].after_ns / US == 80
     assert found.copy_ns == 0
 
 
-def test_exchanges_that_begin_after_the_pass_has_computed(tmp_path):
+def test_collectives_that_begin_after_the_pass_has_computed(tmp_path):
     """Two of four begin then: from 160 to 205 on two threads. One of the script after the pass is none of them."""
     flights = [
         operator("gloo:all_reduce", 88, 160, thread=5),
@@ -111,7 +112,7 @@ def test_exchanges_that_begin_after_the_pass_has_computed(tmp_path):
     assert parts(tmp_path, [*REST, *BACKWARD, *STARTS, *FLIGHTS, *COPIES], 110).tails == ()
 
 
-def test_an_exchange_of_the_script_after_the_pass_is_none_of_its(tmp_path):
+def test_a_collective_of_the_script_after_the_pass_is_none_of_its(tmp_path):
     """Under no_sync: the loss is averaged at 160."""
     averaged = [operator("c10d::allreduce_", 160, 165), operator("gloo:all_reduce", 165, 190, thread=5)]
     found = parts(tmp_path, [*REST, *BACKWARD, *averaged], 100)
@@ -126,7 +127,7 @@ def test_without_a_backward_pass_there_are_no_parts(tmp_path):
         parts(tmp_path, [*REST, operator("aten::mm", 50, 60)], 100)
 
 
-def test_what_is_exchanged_outside_of_the_pass(tmp_path):
+def test_what_is_communicated_outside_of_the_pass(tmp_path):
     """Buffers from 12 to 30 before it, the loss from 240 to 250 after it; the buckets' own are not among them."""
     more = [operator("gloo:broadcast", 12, 30, thread=5), operator("gloo:all_reduce", 240, 250, thread=6)]
     found = parts(tmp_path, [*REST, *BACKWARD, *STARTS, *FLIGHTS, *COPIES, *more], 110)

@@ -89,7 +89,7 @@ def test_compute_and_collectives_make_up_the_step(ground):
     """By the link: 1.1 ms and 8.57 ns per byte for an all-reduce, half of both for each of two gathers, and more for
     the rank that arrives late.
     """
-    model = replace(ground.model, exchange_times=1.0)
+    model = replace(ground.model, communication_times=1.0)
     compute_ns = step_ns(replace(model, link=replace(model.link, alpha_ns=0.0, bytes_per_ns=float("inf"))))
     collectives_ns = 2 * sum(1.114e6 + size / 0.11668 for size in (1644800, 4482800, 717824))
     assert compute_ns + collectives_ns < step_ns(model) + 5e6 < compute_ns + 1.25 * collectives_ns

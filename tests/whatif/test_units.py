@@ -60,7 +60,7 @@ def test_of_two_ranks_the_late_one_has_a_gather_half_a_transfer_later():
 
 def test_compute_and_collectives_take_turns():
     assert step_ns(model()) == COMPUTE_NS + COLLECTIVES_NS
-    assert step_ns(model(exchange_times=2.0)) == COMPUTE_NS + 2 * COLLECTIVES_NS
+    assert step_ns(model(communication_times=2.0)) == COMPUTE_NS + 2 * COLLECTIVES_NS
 
 
 def test_ranks_wait_for_the_one_that_computes_longer():

@@ -39,11 +39,11 @@ class Limit:
         return f"{NO_BOTTLENECK}: compute takes {percent(computing)} of {step}, and {what}."
 
 
-COMMUNICATION = Limit("Communication-bound", "{} of each step waits for communication", "exchange_ns")
+COMMUNICATION = Limit("Communication-bound", "{} of each step waits for communication", "exposed_without_waiting_ns")
 UNSPLIT = Limit(
     "Communication-bound or straggler-bound",
     "{} of each step is exposed communication or waiting for late ranks; separating them needs the traces of all ranks",
-    "exchange_ns",
+    "exposed_without_waiting_ns",
 )
 LATE = Limit(
     "Straggler-bound",
@@ -86,8 +86,10 @@ def shares(measured: Measured) -> dict[Limit, float]:
     """What a step spends on each limit. On a CPU the loader's wait is that of the script, where it is known: it was
     timed without the profiler. A GPU may compute meanwhile: there only the time counts in which it is idle.
     """
-    exchange = UNSPLIT if _unsplit(measured) else COMMUNICATION
-    found = {limit: measured.step_share(limit.class_ns) for limit in (exchange, LATE, INPUT, IDLE)} | _copies(measured)
+    communication = UNSPLIT if _unsplit(measured) else COMMUNICATION
+    found = {limit: measured.step_share(limit.class_ns) for limit in (communication, LATE, INPUT, IDLE)} | _copies(
+        measured
+    )
     wait = measured.input.known("wait_share")
     if wait is not None and measured.known("device_kind") in ("cpu", None):
         found[INPUT] = wait
@@ -113,11 +115,11 @@ def greatest(found: Mapping[Limit, float], unsplit: float = 0.0) -> tuple[Limit,
 
     Communication and waiting for late ranks are one: a rank that waits in a collective does not compute for either.
     """
-    exchange = next(limit for limit in found if limit.class_ns == "exchange_ns")
-    moved, waited = found[exchange], found[LATE]
-    candidates = {limit: share for limit, share in found.items() if limit not in (exchange, LATE)}
-    larger = exchange if moved >= waited else LATE
-    if exchange is not UNSPLIT and min(moved, waited) >= _WORTH_NAMING:
+    communication = next(limit for limit in found if limit.class_ns == "exposed_without_waiting_ns")
+    moved, waited = found[communication], found[LATE]
+    candidates = {limit: share for limit, share in found.items() if limit not in (communication, LATE)}
+    larger = communication if moved >= waited else LATE
+    if communication is not UNSPLIT and min(moved, waited) >= _WORTH_NAMING:
         verdict = COMMUNICATION.verdict if moved >= waited else LATE.verdict
         if moved - unsplit < waited <= moved:  # what is not known decides
             verdict = UNSPLIT.verdict
@@ -127,8 +129,8 @@ def greatest(found: Mapping[Limit, float], unsplit: float = 0.0) -> tuple[Limit,
             words += _UNKNOWN.format(percent(unsplit))
         both = Limit(verdict, words, larger.class_ns, least)
         candidates[both] = moved + waited
-    elif exchange is UNSPLIT:
-        candidates[exchange] = moved + waited
+    elif communication is UNSPLIT:
+        candidates[communication] = moved + waited
     else:
         candidates[larger] = found[larger]
     worth = [limit for limit, share in candidates.items() if share >= limit.least_share]

@@ -223,7 +223,7 @@ def _hook(rank_facts: Facts, value: str) -> Iterator[Any]:
 
 
 def _left_out(rank_facts: Facts, value: bool) -> Iterator[Any]:
-    """Whether passes went by without an exchange, in the steps of most micro-batches: an epoch may end with fewer."""
+    """Whether passes went by without a collective, in the steps of most micro-batches: an epoch may end with fewer."""
     if rank_facts.ddp:
         yield from _unsynced(rank_facts, value)
 

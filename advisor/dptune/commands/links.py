@@ -142,7 +142,7 @@ def _launch(args: argparse.Namespace, asked: SweepRequest) -> tuple[SweepRequest
 
 
 def _as_recorded(asked: SweepRequest) -> SweepRequest:
-    """All-reduces alone, up to all gradients in one, where the latest recording has no other exchange of a wrapper."""
+    """All-reduces alone, up to all gradients in one, where the latest recording has none other of a wrapper."""
     from dptune.commands.shared.reading import record_of
     from dptune.present.amounts import data
     from dptune.runfile import form, paths

@@ -14,7 +14,7 @@ from dptune.measure.communication.calls import calls as collective_calls
 from dptune.measure.communication.clocks import Clock, matched
 from dptune.measure.communication.collectives import heard
 from dptune.measure.communication.lag import Track, comparable, lateness
-from dptune.measure.communication.matching import Exchange, RankCalls, match
+from dptune.measure.communication.matching import MatchedCollective, RankCalls, match
 from dptune.measure.communication.mesh_groups import in_mesh
 from dptune.measure.communication.one_run import not_of_one_run
 from dptune.measure.communication.waiting import splits
@@ -32,7 +32,7 @@ from dptune.trace.run import Run
 
 
 @dataclass(frozen=True, eq=False)
-class Exchanges:
+class MatchedCalls:
     """The collectives of all ranks, matched, and with that their clocks; dictionaries are by rank.
 
     `calls` are the collectives in steps, `ran` those of each device of each rank, outside the steps too.
@@ -40,12 +40,12 @@ class Exchanges:
 
     calls: list[RankCalls]
     ran: Collectives
-    exchanges: list[Exchange]
+    collectives: list[MatchedCollective]
     clocks: dict[int, Clock]
 
 
 @dataclass(frozen=True, eq=False)
-class Across(Exchanges):
+class Across(MatchedCalls):
     """What else takes all ranks to know.
 
     `uneven`: clocks and collectives that are not of one synchronous job. `sharing`: the ranks on the GPU of each rank
@@ -55,14 +55,14 @@ class Across(Exchanges):
     spent: list[tuple[RankView, DeviceView, Timeline]]
     devices: dict[int, list[DeviceFigures]]
     arrivals: dict[int, ArrivalFigures]
-    compared: list[Exchange]
+    compared: list[MatchedCollective]
     tracks: dict[tuple[int, str], Track]
     phased: Phased | str
     uneven: list[tuple[int, Loss]]
     gpus: SharedGpus
 
 
-def exchanges_of(run: Run, views: Sequence[RankView]) -> Exchanges:
+def matched_calls(run: Run, views: Sequence[RankView]) -> MatchedCalls:
     """Match the collectives of all ranks."""
     ran = {
         (view.rank, device.operations.device): in_mesh(
@@ -78,12 +78,12 @@ def exchanges_of(run: Run, views: Sequence[RankView]) -> Exchanges:
         for each in heard(rank_view, ran, run.by_rank.get(rank_view.rank), run.facts.get(rank_view.rank))
     ]
     hosts = {rank_view.rank: host_of(run, rank_view.rank) for rank_view in views}
-    return Exchanges(calls, ran, *matched(calls, run.world_size, hosts))
+    return MatchedCalls(calls, ran, *matched(calls, run.world_size, hosts))
 
 
-def device_timelines(views: Iterable[RankView], exchanges: Sequence[Exchange]) -> Iterator[DeviceTimeline]:
+def device_timelines(views: Iterable[RankView], collectives: Sequence[MatchedCollective]) -> Iterator[DeviceTimeline]:
     """What each device of each rank did when, rank by rank; nothing of a rank whose losses are fatal."""
-    split = splits(exchanges)
+    split = splits(collectives)
     for rank_view in views:
         for device in () if rank_view.losses_fatal else rank_view.devices:  # of what is lost, no share is true
             waited = split.get((rank_view.rank, device.operations.device), Split()).since(rank_view.base_ns)
@@ -96,16 +96,16 @@ def across(run: Run, views: list[RankView], accounted: list[RankView] | None = N
     `accounted` are the ranks with the steps that the accounts are of, where these are fewer.
     """
     accounted = views if accounted is None else accounted
-    between = exchanges_of(run, views)
-    calls, exchanges, found = between.calls, between.exchanges, between.clocks
+    between = matched_calls(run, views)
+    calls, collectives, found = between.calls, between.collectives, between.clocks
     tracks: dict[tuple[int, str], Track] = {}
     timelines: list[DeviceTimeline] = []
     devices: dict[int, list[DeviceFigures]] = {}
-    for rank_view, device, spent in device_timelines(accounted, exchanges):
+    for rank_view, device, spent in device_timelines(accounted, collectives):
         timelines.append((rank_view, device, spent))
         tracks[rank_view.rank, device.operations.device] = Track(rank_view.base_ns, spent)
         devices.setdefault(rank_view.rank, []).append(device_figures(device, spent))
-    compared = comparable(exchanges, found)
+    compared = comparable(collectives, found)
     late = lateness(compared, found, tracks)
     windowed = [each for each in timelines if each[0].whole and each[1].windows]
     phases = phased(windowed)
@@ -117,7 +117,7 @@ def across(run: Run, views: list[RankView], accounted: list[RankView] | None = N
     return Across(
         calls,
         between.ran,
-        exchanges,
+        collectives,
         found,
         timelines,
         devices,

@@ -130,7 +130,7 @@ def measure(
     passes = _accumulation(run, read, together, no_steps)
     read_account = accounts.total([device for view in read_accounted for device in together.devices.get(view.rank, [])])
     overlapped = None if read_account is None else overlap.overlap(windowed, together.ran, phased, read_account)
-    units, no_units = shard_units(windowed, phased, together.calls, together.exchanges, run.facts)
+    units, no_units = shard_units(windowed, phased, together.calls, together.collectives, run.facts)
     parallel = process_groups.process_groups(viewed, overlapped.rows if overlapped else [], world_size)
     replicas = process_groups.replicas(parallel, world_size)
     samples, no_samples = _samples(run, read, together, inferred or not_inferred, passes, replicas, source, given)
@@ -151,8 +151,8 @@ def measure(
         "account": (account, no_steps),
         "collectives": (tabled.collectives, no_steps),
         "links": (
-            links.links(together.exchanges, together.calls, ranks, fitting),
-            no_steps if not stepped else links.ONE_RANK if world_size == 1 else links.NO_EXCHANGE,
+            links.links(together.collectives, together.calls, ranks, fitting),
+            no_steps if not stepped else links.ONE_RANK if world_size == 1 else links.NO_COLLECTIVE,
         ),
         "straggler": (None, late) if isinstance(late, str) else (late, ""),
         "outliers": (

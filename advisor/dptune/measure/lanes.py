@@ -250,7 +250,7 @@ def _idle(rank_lanes: RankLanes, step: Step, lanes: Sequence[Lane]) -> Idle | No
 
 def _device(seen: RankView, device: DeviceView, place: Ints, step: Step, several: bool) -> list[Lane]:
     """A lane for each stream of a GPU, one of `several` or not; of a CPU one for compute and one for each thread that
-    exchanges. `place`: the lane of each operation.
+    collectives. `place`: the lane of each operation.
     """
     operations, columns = device.operations, seen.columns
     start, end = columns.ts_ns[operations.rows], columns.ends(operations.rows)
@@ -276,10 +276,10 @@ def _device(seen: RankView, device: DeviceView, place: Ints, step: Step, several
 
 
 def _places(operations: Operations, columns: Columns) -> Ints:
-    """By operation the stream it ran on; of a CPU the thread that exchanges, -1 for what computes."""
-    exchanging = operations.work == int(Work.COMMUNICATION)
+    """By operation the stream it ran on; of a CPU the thread that communicates, -1 for what computes."""
+    communicating = operations.work == int(Work.COMMUNICATION)
     place: Ints = (
-        np.where(exchanging, columns.thread[operations.rows], -1)
+        np.where(communicating, columns.thread[operations.rows], -1)
         if operations.on_cpu
         else columns.queue[operations.rows]
     )

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dptune.measure.across_ranks import across, host_of
-from dptune.measure.communication.matching import Exchange
+from dptune.measure.communication.matching import MatchedCollective
 from dptune.measure.intervals import Intervals
 from dptune.measure.steps.windows import Step
 from dptune.measure.views import busiest, light_views
@@ -83,8 +83,8 @@ def one_timeline(run: Run, measured: Measured, chosen: Collection[int]) -> OneTi
         idle.setdefault(rank_view.rank, {})[device.operations.device] = {name: spent.classes[name] for name in IDLE}
     arrivals: dict[int, list[Arrival]] = {rank: [] for rank in chosen}
     arrows: list[Arrow] = []
-    for exchange in together.exchanges:
-        arrows += _arrivals(exchange, ahead_ns, arrivals)
+    for collective in together.collectives:
+        arrows += _arrivals(collective, ahead_ns, arrivals)
     ranks = [
         RankTimeline(
             rank_view.rank,
@@ -102,25 +102,27 @@ def one_timeline(run: Run, measured: Measured, chosen: Collection[int]) -> OneTi
     return OneTimeline(ranks, arrows)
 
 
-def _arrivals(exchange: Exchange, ahead_ns: dict[int, int | None], arrivals: dict[int, list[Arrival]]) -> list[Arrow]:
+def _arrivals(
+    collective: MatchedCollective, ahead_ns: dict[int, int | None], arrivals: dict[int, list[Arrival]]
+) -> list[Arrow]:
     """Add the arrivals of one collective at the chosen ranks; the arrows from the last one to those that waited.
 
     Only where the clocks of all its ranks are known. An event that ends before the last rank arrives did not wait.
     """
-    ranks: Sequence[int] = exchange.ranks.tolist()
+    ranks: Sequence[int] = collective.ranks.tolist()
     known = [ahead for rank in ranks if (ahead := ahead_ns.get(rank)) is not None]
     if len(known) < len(ranks):
         return []
-    start_ns = exchange.start_ns - np.array(known, dtype=np.int64)
-    end_ns = exchange.end_ns - np.array(known, dtype=np.int64)
+    start_ns = collective.start_ns - np.array(known, dtype=np.int64)
+    end_ns = collective.end_ns - np.array(known, dtype=np.int64)
     last = int(start_ns.argmax())
     arrows = []
     for at, rank in enumerate(ranks):
-        row, early_ns = exchange.calls[at].row, int(start_ns[last] - start_ns[at])
+        row, early_ns = collective.calls[at].row, int(start_ns[last] - start_ns[at])
         if rank not in arrivals or row == NONE:
             continue
-        arrivals[rank].append(Arrival(row, exchange.kind, exchange.message_bytes, ranks[last], early_ns))
-        drawn = ranks[last] in arrivals and exchange.calls[last].row != NONE
+        arrivals[rank].append(Arrival(row, collective.kind, collective.message_bytes, ranks[last], early_ns))
+        drawn = ranks[last] in arrivals and collective.calls[last].row != NONE
         if at != last and drawn and end_ns[at] > start_ns[last]:
-            arrows.append(Arrow(ranks[last], exchange.calls[last].row, rank, row))
+            arrows.append(Arrow(ranks[last], collective.calls[last].row, rank, row))
     return arrows

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dptune.measure.across_ranks import device_timelines, exchanges_of, host_of
+from dptune.measure.across_ranks import device_timelines, host_of, matched_calls
 from dptune.measure.complete import complete_views
 from dptune.measure.device.timeline import Timeline
 from dptune.measure.intervals import NOTHING, Intervals, Ints
@@ -68,10 +68,10 @@ class RunTime:
 
     def __init__(self, run: Run, progress: Callable[[int, int], None] = lambda done, of: None) -> None:
         views = [view for view in complete_views(run) if view.whole]
-        together = exchanges_of(run, views)
+        together = matched_calls(run, views)
         timelines: dict[int, list[Timeline]] = {}
         places = {rank_view.rank: at for at, rank_view in enumerate(views)}
-        for rank_view, _, spent in device_timelines(views, together.exchanges):
+        for rank_view, _, spent in device_timelines(views, together.collectives):
             timelines.setdefault(rank_view.rank, []).append(spent)
             progress(places[rank_view.rank], len(views))
         progress(len(views), len(views))

@@ -1,12 +1,12 @@
 """Ranks whose times cannot be of one synchronous job: a clock jumps, counts another unit, or the times are another's.
 
-Traces: no rank leaves a symmetric collective before the last has come. Each exchange thus bounds by how much one clock
-is ahead of another, from both sides, exactly. Where no constant satisfies all bounds of a run, a clock did not run on
-evenly, and no length of a step is known. Between ranks of six public runs the bounds leave at least 0.01 ms; clocks
-that drift apart move by far less than SLACK_NS while steps are traced. Only exchanges with every rank of their group
-count, matched by number or in order: of others, the calls of two ranks may not be of one exchange.
+Traces: no rank leaves a symmetric collective before the last has come. Each collective thus bounds by how much one
+clock is ahead of another, from both sides, exactly. Where no constant satisfies all bounds of a run, a clock did not
+run on evenly, and no length of a step is known. Between ranks of six public runs the bounds leave at least 0.01 ms;
+clocks that drift apart move by far less than SLACK_NS while steps are traced. Only collectives with every rank of their
+group count, matched by number or in order: of others, the calls of two ranks may not be of one collective.
 
-Untraced steps: ranks that reduce gradients in each step end it between the same two exchanges, at most the
+Untraced steps: ranks that reduce gradients in each step end it between the same two collectives, at most the
 longest step apart; they may be apart by as much when the window begins, so that their leads differ by two steps at
 most. The median over the second half of the window does not see what a rank does alone between steps (a checkpoint):
 the others wait for it in the next step. In 91 recordings of this project it is below one step.
@@ -19,7 +19,7 @@ from itertools import accumulate, combinations
 from math import prod
 from statistics import median
 
-from dptune.measure.communication.matching import Exchange
+from dptune.measure.communication.matching import MatchedCollective
 from dptune.measured import Loss, in_ms
 from dptune.runfile.facts import Facts
 from dptune.runfile.window import Window
@@ -30,16 +30,16 @@ _FEW_RANKS = 16
 _LEAST_STEPS = 8  # without the profiler: the median is over half of them
 
 
-def uneven_clocks(exchanges: Iterable[Exchange]) -> dict[int, Loss]:
+def uneven_clocks(collectives: Iterable[MatchedCollective]) -> dict[int, Loss]:
     """By rank the clocks that no constant shift sets right. Of two ranks it is not known which; the second is named."""
     bounds: dict[tuple[int, int], list[int]] = {}
-    for exchange in exchanges:
-        if not exchange.splits or exchange.basis == "shift":
+    for collective in collectives:
+        if not collective.splits or collective.basis == "shift":
             continue
-        for first, other in _pairs(len(exchange.ranks)):
-            pair = int(exchange.ranks[first]), int(exchange.ranks[other])
-            least = int(exchange.start_ns[other] - exchange.end_ns[first])
-            most = int(exchange.end_ns[other] - exchange.start_ns[first])
+        for first, other in _pairs(len(collective.ranks)):
+            pair = int(collective.ranks[first]), int(collective.ranks[other])
+            least = int(collective.start_ns[other] - collective.end_ns[first])
+            most = int(collective.end_ns[other] - collective.start_ns[first])
             low, high = bounds.get(pair, (least, most))
             bounds[pair] = [max(low, least), min(high, most)]
     off = {pair: low - high for pair, (low, high) in bounds.items() if low - high > SLACK_NS}

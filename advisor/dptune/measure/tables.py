@@ -44,7 +44,7 @@ def tables(
     read = [view for view in counted if view.whole]
     return Tables(
         kernels=kernels.kernels(((view, device) for view in read for device in view.devices), account),
-        collectives=collectives.collectives(together.calls, together.exchanges, stepped) if counted else None,
+        collectives=collectives.collectives(together.calls, together.collectives, stepped) if counted else None,
         copies=copies.copies(read, detail) if read else None,
         views=read,
         whole=whole and bool(read),

@@ -7,13 +7,28 @@ figure is `null`, and `missing` has the reason.
 Units are in the names: `_ns` nanoseconds, `_bytes` bytes, `_share` a fraction of the step between 0 and 1,
 `_gb_per_s` 1e9 bytes per second.
 
-The modules are named like the packages of `dptune.measure`: steps, device, host, exchange, efficiency.
+The modules are named like the packages of `dptune.measure`: steps, device, host, communication, efficiency.
 """
 
 from __future__ import annotations
 
 from dptune.measured.account import CLASSES, HOST_IDLE, IDLE, IDLE_CAUSES, Account, DeviceFigures, StepAccount
 from dptune.measured.collectives import COLLECTIVES, Collective, collective
+from dptune.measured.communication import (
+    BucketCopyFigures,
+    CollectiveFigures,
+    CommunicationFigures,
+    DelayCause,
+    DelayedFigures,
+    LinkFigures,
+    LinkSize,
+    MatchBasis,
+    OverlapFigures,
+    ParallelDimension,
+    ProcessGroupFigures,
+    Purpose,
+    ShardingFigures,
+)
 from dptune.measured.device import (
     PATH,
     CopyFigures,
@@ -30,21 +45,6 @@ from dptune.measured.device import (
     UnalignedProduct,
 )
 from dptune.measured.efficiency import DtypeFlops, EfficiencyFigures, FlopKind, KindFlops
-from dptune.measured.exchange import (
-    BucketCopyFigures,
-    CollectiveFigures,
-    CommunicationFigures,
-    DelayCause,
-    DelayedFigures,
-    LinkFigures,
-    LinkSize,
-    MatchBasis,
-    OverlapFigures,
-    ParallelDimension,
-    ProcessGroupFigures,
-    Purpose,
-    ShardingFigures,
-)
 from dptune.measured.figure import ABSENT, Figure, Figures, Missing, Model, digits, in_ms
 from dptune.measured.gathers import ShardMessages, shard_messages
 from dptune.measured.host import (

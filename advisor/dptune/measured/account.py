@@ -60,7 +60,7 @@ class Account(Model):
         return sum(getattr(self, name) for name in IDLE)
 
     @property
-    def exchange_ns(self) -> int:
+    def exposed_without_waiting_ns(self) -> int:
         """Exposed communication that is not known to be waiting for a late rank."""
         return self.exposed_transfer_ns + self.exposed_unsplit_ns
 

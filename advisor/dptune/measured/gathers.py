@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dptune.measured.collectives import COLLECTIVES
-from dptune.measured.exchange import CollectiveFigures, LinkFigures
+from dptune.measured.communication import CollectiveFigures, LinkFigures
 from dptune.measured.figure import Missing
 from dptune.measured.run import Measured
 

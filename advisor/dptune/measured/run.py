@@ -8,6 +8,15 @@ from typing import Literal
 from pydantic import Field
 
 from dptune.measured.account import Account, DeviceFigures
+from dptune.measured.communication import (
+    BucketCopyFigures,
+    CollectiveFigures,
+    DelayedFigures,
+    LinkFigures,
+    OverlapFigures,
+    ProcessGroupFigures,
+    ShardingFigures,
+)
 from dptune.measured.device import (
     CopyFigures,
     CriticalPath,
@@ -18,15 +27,6 @@ from dptune.measured.device import (
     PhaseFigures,
 )
 from dptune.measured.efficiency import EfficiencyFigures
-from dptune.measured.exchange import (
-    BucketCopyFigures,
-    CollectiveFigures,
-    DelayedFigures,
-    LinkFigures,
-    OverlapFigures,
-    ProcessGroupFigures,
-    ShardingFigures,
-)
 from dptune.measured.figure import ABSENT, Figure, Figures, Missing, Model
 from dptune.measured.host import AttributionFigures, CompilingFigures, LaunchFigures, LaunchIdleFigures, WaitSite
 from dptune.measured.inferred import InferredFacts

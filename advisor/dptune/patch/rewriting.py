@@ -35,7 +35,7 @@ class Rewriting:
             return _in_place_of(now, list(parsed))
 
         self._note(statement, line, edit)
-        self._means.append(lambda: _exchange(self._source.tree, statement, new))
+        self._means.append(lambda: _collective(self._source.tree, statement, new))
 
     def insert(self, statement: ast.stmt, text: str, *, after: bool = False) -> None:
         """Put the statements in `text` before or after a statement, which stays."""
@@ -53,7 +53,7 @@ class Rewriting:
 
         self._note(statement, line, edit)
         around = [statement, *new] if after else [*new, statement]
-        self._means.append(lambda: _exchange(self._source.tree, statement, around))
+        self._means.append(lambda: _collective(self._source.tree, statement, around))
 
     def replace_call(self, call: ast.Call, text: str) -> None:
         """Replace a call by the expression in `text`, which needs no parentheses there."""
@@ -117,7 +117,7 @@ class Rewriting:
 
         self._note(node, place, edit)
         new = ast.parse(text, mode="eval").body
-        self._means.append(lambda: _exchange_expression(self._source.tree, node, new))
+        self._means.append(lambda: _replace_expression(self._source.tree, node, new))
 
     def make(self) -> None:
         """Make all of them; raises EditError, with nothing changed, where the result is not what they mean."""
@@ -187,7 +187,7 @@ def _flat(nodes: list[cst.CSTNode]) -> cst.CSTNode:
     return flat
 
 
-def _exchange(tree: ast.AST, statement: ast.stmt, new: list[ast.stmt]) -> Undo:
+def _collective(tree: ast.AST, statement: ast.stmt, new: list[ast.stmt]) -> Undo:
     block = block_of(tree, statement)
     at = next(at for at, each in enumerate(block) if each is statement)
     for each in new:
@@ -201,7 +201,7 @@ def _exchange(tree: ast.AST, statement: ast.stmt, new: list[ast.stmt]) -> Undo:
     return undo
 
 
-def _exchange_expression(tree: ast.AST, old: ast.expr, new: ast.expr) -> Undo:
+def _replace_expression(tree: ast.AST, old: ast.expr, new: ast.expr) -> Undo:
     _unplaced(new)
     for node in ast.walk(tree):
         for name, value in ast.iter_fields(node):

@@ -70,7 +70,7 @@ class RanksView(RecordedView):
         """
         unsplit = " or waiting" if self.measured.account.exposed_unsplit_ns else ""
         where = self.measured.where("exposed_transfer_ns", "exposed_unsplit_ns")
-        share = self.measured.share("exchange_ns")
+        share = self.measured.share("exposed_without_waiting_ns")
         return Evidence(label=f"exposed communication{unsplit}", value=share, unit="of a step").at(where)
 
     @property

@@ -42,7 +42,7 @@ LIBRARIES = (
         "DeepEP csrc/kernels: intranode, internode, internode_ll; layout only counts",
         kind="all_to_all",
     ),
-    Library("pplx, MORI", r"\b(pplx|mori)\b.*(?i:dispatch|combine)", "expert-parallel exchange", kind="all_to_all"),
+    Library("pplx, MORI", r"\b(pplx|mori)\b.*(?i:dispatch|combine)", "expert-parallel all-to-all", kind="all_to_all"),
     Library("multimem", r"^multimem_|\bmultimem_\w*(reduce|gather)", "torch CUDASymmetricMemoryOps.cu"),
     Library("symmetric memory", r"\b(one|two)_shot_|\b(put|wait)_signal_kernel", "torch CUDASymmetricMemory*.cu"),
     Library("symmetric memory", r"\bbarrier_kernel$", "torch CUDASymmetricMemory.cu", kind="barrier"),

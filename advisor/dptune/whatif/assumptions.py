@@ -138,7 +138,7 @@ _ON_GPUS = {
 }
 UNMATCHED = "collectives that were not matched on all ranks take as long as recorded, waiting included"
 UNVALIDATED = "GPU predictions have been checked against measured steps on one H200 only"
-# Changes of what exchanges that the model does not move would take, too.
+# Changes of what collectives that the model does not move would take, too.
 _OF_THE_LINK = ("link.", "straggler.", *TOPOLOGY)
 
 

@@ -43,7 +43,7 @@ def _shorter_elements(model: StepModel) -> StepModel:
 
 
 def _no_others(model: StepModel) -> StepModel:
-    """What is exchanged outside of backward passes takes no time: buffers where they are sent."""
+    """What is communicated outside of backward passes takes no time: buffers where they are sent."""
     if not model.others:
         raise Missing("no communication outside of backward passes")
 

@@ -2,10 +2,10 @@
 
 A prediction is the measured step plus what the replay says the changes add or save. How far that may be off has many
 causes, which have nothing to do with each other, so its interval is the root of their squares: what the link may be
-(the low and high of its fit), what part of the compute does not grow with the batch, how much exchanges and backward
-passes slow each other, either half of the recorded steps, each brought to the level of the recorded step; what the
-unchanged replay is off; what any model is off; and how far the steps of other processes lie from each other. It is of
-the step where the script as it is takes what it took: a machine that has become slower is so with the change, too.
+(the low and high of its fit), what part of the compute does not grow with the batch, how much communication and
+backward passes slow each other, either half of the recorded steps, each brought to the level of the recorded step; what
+the unchanged replay is off; what any model is off; and how far the steps of other processes lie from each other. It is
+of the step where the script as it is takes what it took: a machine that has become slower is so with the change, too.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from dptune.whatif.bounds import bounded
 from dptune.whatif.cpu.building import read
 from dptune.whatif.cpu.changes import changed
 from dptune.whatif.cpu.held_out import held_out_share
-from dptune.whatif.cpu.median_process import computing, exchanging
+from dptune.whatif.cpu.median_process import communicating, computing
 from dptune.whatif.cpu.model import StepModel
 from dptune.whatif.cpu.processes import unsure_ns
 from dptune.whatif.cpu.replay import step_ns
@@ -68,10 +68,11 @@ class RunModel:
     """What the predictions of a run rest on: its model, others that the data allow, and how far off the replay is.
 
     `variants` are other models in groups, each of one cause. `step_ns` is the measured step, `replayed_ns` the same as
-    the unchanged model has it, before what it lacks is laid to its exchanges. All predictions may be off by `slack_ns`.
-    `facts` are those of the recorded ranks, `crowded` whether they share cores. A replay of GPU steps uses every
-    recorded step; `variation_share` is the difference between the mean steps of its two halves, as a share of a step,
-    among steps of the same kind. `unlike` names steps that no other is comparable with. `recorded`: when, if known.
+    the unchanged model has it, before what it lacks is laid to its communication. All predictions may be off by
+    `slack_ns`. `facts` are those of the recorded ranks, `crowded` whether they share cores. A replay of GPU steps uses
+    every recorded step; `variation_share` is the difference between the mean steps of its two halves, as a share of a
+    step, among steps of the same kind. `unlike` names steps that no other is comparable with. `recorded`: when, if
+    known.
     """
 
     model: Model
@@ -103,8 +104,8 @@ class RunModel:
         processes = [run.facts, *({rank_facts.rank: rank_facts for rank_facts in facts} for facts in run.repeats)]
         unchanged = computing(recorded.model(), processes)
         replayed = step_ns(unchanged)
-        # Where ranks share cores what exchanges take is compute, too.
-        model = unchanged if recorded.crowded else exchanging(unchanged, step)
+        # Where ranks share cores what communication takes is compute, too.
+        model = unchanged if recorded.crowded else communicating(unchanged, step)
         others = unsure_ns([untraced(facts) for facts in run.facts.values()], recorded_ns, measured.step.repeats_ns)
         return cls(
             model=model,
@@ -332,7 +333,7 @@ class RunModel:
         return slack, *cpu_unknown_ns(self.model, other, *known, several=several, crowded=self.crowded)
 
     def at_best_ns(self) -> float | None:
-        """The step if exchanging took no time; None where no link is known."""
+        """The step if communication took no time; None where no link is known."""
         if isinstance(self.model, StepModel):
             return self.step_ns * _replayed(self.model.without_transfers()) / self._unchanged_ns
         try:

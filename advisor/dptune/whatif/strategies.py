@@ -2,13 +2,13 @@
 
 Of N ranks, P bytes of parameters that are trained and as many of gradients, B those of the buckets (P; none where
 gradients are views into them), O of the optimizer's state; T(x) an all-reduce of x bytes over the link as it was
-measured, a its latency, t the tensors that P is of; S the step as it was measured, C the same if exchanging took no
+measured, a its latency, t the tensors that P is of; S the step as it was measured, C the same if communicating took no
 time, A what the optimizer computes, m the backward passes of a step, n the ranks of a node:
 
 | strategy | a rank holds | a step takes |
 |---|---|---|
 | DDP, unchanged | 2 P + B + O | S |
-| DDP, exchanging once in k such steps | 2 P + B + O | S + (k - 1) (C - A) to S + (k - 1) C, of k times the samples |
+| DDP, all-reducing once in k such steps | 2 P + B + O | S + (k - 1) (C - A) to S + (k - 1) C, of k times the samples |
 | ZeRO-1, the optimizer sharded | 2 P + B + O / N | S + T(P) / 2 - A (1 - 1 / N) to S + T(P) + (t - 1) a |
 | FSDP, all sharded | (2 P + O) / N, and layers | at least the longer of C - A (1 - 1 / N) and 3/2 m T(P) |
 | HSDP, all sharded in each of several nodes | (2 P + O) / n, and layers | at least C - A (1 - 1 / n) |

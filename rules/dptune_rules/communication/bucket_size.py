@@ -182,7 +182,7 @@ def _raise(run: RunView, buckets: _Buckets) -> Iterator[Advice]:
     if buckets.calls < run.limit(FEWER_TIMES) * buckets.fewest_calls:
         return
     shortest = buckets.passes * buckets.shortest_ns / run.measured.traced_step_ns
-    exposed = run.measured.share("exchange_ns")
+    exposed = run.measured.share("exposed_without_waiting_ns")
     start_up = buckets.passes * min(buckets.shortest_ns, _latency_ns(run)) / run.measured.traced_step_ns
     share = min(removed * start_up, exposed)
     stays = buckets.fewest_calls * shortest + run.waiting_that_stays
@@ -231,7 +231,7 @@ def _raise(run: RunView, buckets: _Buckets) -> Iterator[Advice]:
 
 
 def _lower(run: RunView, buckets: _Buckets) -> Iterator[Advice]:
-    exposed = run.measured.share("exchange_ns")  # waiting for a late rank is hidden by no bucket size
+    exposed = run.measured.share("exposed_without_waiting_ns")  # waiting for a late rank is hidden by no bucket size
     # Of a call that is not split, what is longer than the shortest one is waiting.
     transfer = min(exposed, buckets.passes * buckets.shortest_ns / run.measured.traced_step_ns)
     early = _early_share(run)

@@ -171,13 +171,13 @@ def check(run: RunView) -> Iterator[Advice]:
     rows = [row for row in run.measured.overlap.rows if row.known("phase") in ("forward", "optimizer")]
     rows = [collective for collective in rows if not _of_a_wrapper(run, collective)]
     if any(collective.kind in OF_A_MODEL for collective in rows):
-        return  # pipelines and experts exchange activations: the step needs them
+        return  # pipelines and experts send activations: the step needs them
     counted = [call for call in facts.calls if call.calls >= EACH_STEP * facts.calls_steps > 0]
     called = _by_line(run) if counted else []
     if not called and (counted or facts.fsdp):
         return
     if _share_a_model(run):
-        return  # ranks that share a model, or a sequence, exchange activations: the step needs them
+        return  # ranks that share a model, or a sequence, communicate activations: the step needs them
     window_ns = run.measured.account.window_ns
     exposed = sum(map(run.held_up_share, rows))
     spent = _spent(run, called)

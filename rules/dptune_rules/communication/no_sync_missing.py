@@ -99,7 +99,7 @@ def check(run: RunView) -> Iterator[Advice]:
         return
     if len(wrapped) > 1:
         raise Missing(f"with {len(wrapped)} DDP modules, it is unknown which one a backward pass synchronizes")
-    share = run.measured.share("exchange_ns") * (synchronised - 1) / synchronised
+    share = run.measured.share("exposed_without_waiting_ns") * (synchronised - 1) / synchronised
     exposed = run.measured.share("exposed_communication_ns")
     everything = Evidence(label="exposed communication and waiting", value=exposed, unit="of a step")
     stays = _one_reduction(run) + run.waiting_that_stays

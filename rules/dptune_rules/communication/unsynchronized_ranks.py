@@ -97,7 +97,7 @@ RULE = Rule(
 
 
 def check(run: RunView) -> Iterator[Advice]:
-    """Report ranks that train alike, and exchange nothing that could keep their models equal."""
+    """Report ranks that train alike, and communicate nothing that could keep their models equal."""
     facts = run.any_facts("ddp", "fsdp")
     if facts.backend is None or facts.world_size < 2:
         return
@@ -112,7 +112,7 @@ def check(run: RunView) -> Iterator[Advice]:
     if len(run.facts) < 2:
         raise Missing("only one rank was recorded: comparing the ranks' models takes two")
     agree = run.weights_agree()
-    if agree or _exchanged_bytes(run) > run.limit(METRICS_BYTES) or not _train_alike(run):
+    if agree or _communicated_bytes(run) > run.limit(METRICS_BYTES) or not _train_alike(run):
         return
     ranks = len(run.facts)
     yield results_at_risk(
@@ -165,8 +165,8 @@ def _different_weights(run: RunView, different: DifferentWeights) -> Advice:
     )
 
 
-def _exchanged_bytes(run: RunView) -> float:
-    """Bytes that a rank exchanges in a step: as traced or as the script calls it, whichever is more.
+def _communicated_bytes(run: RunView) -> float:
+    """Bytes that a rank sends and receives in a step: as traced or as the script calls it, whichever is more.
 
     What is sent from rank to rank may be anything, and so may messages of unknown size, unless the script itself called
     as many collectives, whose sizes are known then.

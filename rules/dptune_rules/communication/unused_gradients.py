@@ -166,5 +166,5 @@ def _named(modules: Sequence[str]) -> str:
 
 def _share(run: RunView, spent_ns: int, *, reduced: bool) -> float:
     """The share of a step that the pass takes, at most: on a GPU with what is exposed of transfer."""
-    exposed = run.measured.share("exchange_ns") if reduced and run.measured.device_kind != "cpu" else 0.0
+    exposed = run.measured.share("exposed_without_waiting_ns") if reduced and run.measured.device_kind != "cpu" else 0.0
     return min(1.0, run.backward_share(spent_ns) + exposed)

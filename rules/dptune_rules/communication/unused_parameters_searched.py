@@ -87,20 +87,20 @@ def check(run: RunView) -> Iterator[Advice]:
         for collective in run.measured.collectives
         if _is_of_marks(collective, {ddp.parameter_tensors for ddp in looking})
     ]
-    exchange = sum(mark.calls_per_step * mark.shortest_ns for mark in marks) / run.measured.traced_step_ns
+    communication = sum(mark.calls_per_step * mark.shortest_ns for mark in marks) / run.measured.traced_step_ns
     timed = _timed(run)
     marking = mean(timed.values()) if timed else MARKING_NS * tensors / run.measured.step.time_ns
-    share = min(1.0, run.unstretched(exchange) + marking)
+    share = min(1.0, run.unstretched(communication) + marking)
     impact = run.impact(share, WORTH_SHARE)
     if impact is None:
         return
     changes = [change(run, ddp, "find_unused_parameters", True, False) for ddp in looking]
-    exposed = run.unstretched(max(exchange, run.measured.share("exchange_ns")))
+    exposed = run.unstretched(max(communication, run.measured.share("exposed_without_waiting_ns")))
     most = "the exposed communication, without waiting for late ranks, plus "
     most += "the search in untraced steps" if timed else f"{MARKING_NS / 1e3:g} us for each of {tensors} tensors"
     saves = run.saving(changes, run.bound(0.0, min(1.0, exposed + marking), most))
     if saves.basis == "bound" and timed:
-        sent = run.unstretched(exchange)
+        sent = run.unstretched(communication)
         highest = sent if all(map(_is_in_order, looking)) else exposed
         spent = {rank: Share(search, search + sent, search + max(sent, highest)) for rank, search in timed.items()}
         how = "the search in untraced steps and the all-reduce of its bitmap"

@@ -90,7 +90,7 @@ def check(run: RunView) -> Iterator[Advice]:
         return
     account = run.measured.account
     rows = _reduced(run)
-    exposed = min(sum(row.exposed_transfer_ns for row in rows), account.exchange_ns) / account.window_ns
+    exposed = min(sum(row.exposed_transfer_ns for row in rows), account.exposed_without_waiting_ns) / account.window_ns
     if exposed < run.limit(EXPOSED_SHARE):
         return
     sizes = _bucket_sizes(run, rows)

@@ -15,8 +15,8 @@ COMPUTED_SHARE = 0.5  # of the wait: above it preparing a batch takes a core, be
 def spare_share(run: RunView) -> float:
     """Share of a step in which the busiest rank does nothing but wait, for its batch or for others; 0 if not known.
 
-    On a CPU, preparing a batch takes the cores of what exchanges, and makes ranks wait for each other: a cheaper batch
-    saves some of that, too.
+    On a CPU, preparing a batch takes the cores of threads that communicate, and makes ranks wait for each other: a
+    cheaper batch saves some of that, too.
     """
     busy = run.busy_ns(with_input=False)
     return max(0.0, 1 - max(busy.values()) / run.measured.step.time_ns) if busy else 0.0

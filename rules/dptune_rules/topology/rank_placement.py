@@ -106,7 +106,7 @@ def check(run: RunView) -> Iterator[Advice]:
     if across is None or within is None or room % across.size:
         return
     now, then = across.sent_bytes, within.sent_bytes
-    exposed = run.measured.share("exchange_ns")
+    exposed = run.measured.share("exposed_without_waiting_ns")
     impact = run.impact(exposed, WORTH_SHARE)
     if impact is None or not now or then > run.limit(LESS) * now:
         return
@@ -145,7 +145,7 @@ def check(run: RunView) -> Iterator[Advice]:
 
 
 def _partings(run: RunView) -> list[_Groups]:
-    """The ways in which the ranks are parted into groups that exchange, largest bytes first."""
+    """The ways in which the ranks are parted into groups that communicate, largest bytes first."""
     sent: dict[Ranks, float] = {}
     for facts in run.facts:
         rank_sent: dict[Ranks, float] = {}

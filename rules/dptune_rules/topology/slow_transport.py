@@ -70,7 +70,7 @@ def check(run: RunView) -> Iterator[Advice]:
     logs = [facts.nccl for facts in run.facts if facts.nccl]
     if not logs:
         raise Missing("how NCCL connects the ranks was not logged: record with `dptune profile --nccl-log`")
-    exposed = run.measured.share("exchange_ns")
+    exposed = run.measured.share("exposed_without_waiting_ns")
     impact = run.impact(exposed, WORTH_SHARE)
     if impact is None:
         return

@@ -1,4 +1,4 @@
-"""Four ranks: pairs that share a model's layers and exchange activations, and pairs that share its gradients."""
+"""Four ranks: pairs that share a model's layers and send each other activations, and pairs that share its gradients."""
 
 import time
 

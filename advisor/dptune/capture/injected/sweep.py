@@ -1,4 +1,4 @@
-"""Times the exchanges between ranks, from small messages to large ones. Each rank runs this as a script.
+"""Times the collectives between ranks, from small messages to large ones. Each rank runs this as a script.
 
 What is timed is a train of calls, one after the other: the ranks meet at a barrier, make one call that is not timed,
 then an even number that are. The train's time over its calls is the time of one. The first call leaves the ranks as far
@@ -142,7 +142,7 @@ def queued(message_bytes: int, ranks: Ranks) -> Call:
 
 
 def refused(kind: str, ranks: Ranks) -> str:
-    """Why this backend has no such exchange; "" where it has."""
+    """Why this backend has no such collective; "" where it has."""
     why = ""
     try:
         prepared(kind, 0, ranks)[0]()

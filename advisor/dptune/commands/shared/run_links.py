@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 INTERRUPTED = 130  # the exit status
 LIMIT_S = 10.0  # all of it, the start of the ranks included
 _SHARDED_MOST = 64 * 1024**2  # bytes up to which it measures where parameters are sharded: their sizes are not recorded
-_BACKENDS = {"gloo": "cpu", "nccl": "cuda", "rccl": "cuda"}  # and the device whose tensors a sweep exchanges
+_BACKENDS = {"gloo": "cpu", "nccl": "cuda", "rccl": "cuda"}  # and the device whose tensors a sweep sends
 _BY_HAND = "measure them with `dptune links` on the same hosts"
 
 
@@ -63,7 +63,7 @@ def find(made: Recording, started: Launch, *, quiet: bool) -> Outcome:
     return outcome
 
 
-def exchanged(facts: Facts) -> tuple[list[str], int]:
+def communicated(facts: Facts) -> tuple[list[str], int]:
     """The kinds of collectives that a run needs to know, and the bytes of the largest message."""
     most = max([LEAST_MOST, *(ddp.gradient_bytes or 0 for ddp in facts.ddp)])
     sharded = bool(facts.fsdp or facts.engine)
@@ -159,14 +159,14 @@ def _measure(made: Recording, started: Launch, first: Facts, quiet: bool) -> Out
 def _asked(first: Facts) -> SweepRequest:
     from dptune.capture.links import SweepRequest
 
-    kinds, most = exchanged(first)
+    kinds, most = communicated(first)
     backend = first.backend or ""
     return SweepRequest(kinds, [size for size in SIZES if size < 4 * most], backend, 7, LIMIT_S, LIMIT_S, LIMIT_S)
 
 
 def _covers(record: LinkRecord, first: Facts) -> bool:
-    """Whether a sweep has a fit of every kind that the run exchanges, up to about the size of its messages."""
-    kinds, most = exchanged(first)
+    """Whether a sweep has a fit of every kind of collective in the run, up to about the size of its messages."""
+    kinds, most = communicated(first)
     known = {kind.kind: kind for kind in record.kinds if kind.fit is not None and kind.sizes}
     return all(
         kind in known and (known[kind].left_out or 4 * max(size.message_bytes for size in known[kind].sizes) > most)

@@ -1,1 +1,1 @@
-"""What ranks exchange: collectives matched over ranks, waiting, lag, overlap and links."""
+"""Communication between ranks: collectives matched over ranks, waiting, lag, overlap and links."""

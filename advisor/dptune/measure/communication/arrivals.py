@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from dptune.measure.communication.lag import Lateness, lags
-from dptune.measure.communication.matching import Exchange
+from dptune.measure.communication.matching import MatchedCollective
 from dptune.measured import Account, ArrivalFigures, LagCause, StepLag, StragglerFigures
 
 ALONE = "lateness needs all ranks of a collective, at least two, and its process group"
@@ -59,7 +59,7 @@ class Computing:
 
 
 def arrivals(
-    exchanges: Sequence[Exchange],
+    matches: Sequence[MatchedCollective],
     late: Sequence[Lateness],
     computing: Mapping[int, Computing],
     recorded: Collection[int] = (),
@@ -70,10 +70,10 @@ def arrivals(
     """
     took_part: Counter[int] = Counter()
     steps: dict[int, set[int]] = defaultdict(set)
-    for exchange in exchanges:
-        took_part.update(exchange.ranks.tolist())
-        for rank in exchange.ranks.tolist():
-            steps[rank].add(exchange.step)
+    for match in matches:
+        took_part.update(match.ranks.tolist())
+        for rank in match.ranks.tolist():
+            steps[rank].add(match.step)
     by_rank: dict[int, list[Lateness]] = defaultdict(list)
     for lateness in late:
         by_rank[lateness.rank].append(lateness)

@@ -14,7 +14,7 @@ from typing import Literal
 
 import numpy as np
 
-from dptune.measure.communication.matching import Exchange, RankCalls, match, possible
+from dptune.measure.communication.matching import MatchedCollective, RankCalls, match, possible
 from dptune.measure.intervals import Ints
 
 _TOO_FAR = 2  # times the transfer of a collective
@@ -41,28 +41,28 @@ class Clock:
 
 def matched(
     ranks: Sequence[RankCalls], world_size: int | None, hosts: Mapping[int, str | None]
-) -> tuple[list[Exchange], dict[int, Clock]]:
-    """The exchanges of a run and the clocks of its ranks: each is derived from the other.
+) -> tuple[list[MatchedCollective], dict[int, Clock]]:
+    """The collectives of a run and the clocks of its ranks: each is derived from the other.
 
-    First the ranks of one host are taken to share a clock. What the clocks then found deny is no exchange.
+    First the ranks of one host are taken to share a clock. What the clocks then found deny is no collective.
     """
     reference = hosts[min(hosts)] if hosts else None
     supposed = {rank: Clock(0, None, "host") for rank, host in hosts.items() if host is not None and host == reference}
     found = clocks(match(ranks, world_size, supposed), hosts)
-    exchanges = [exchange for exchange in match(ranks, world_size, found) if possible(exchange, found)]
-    return exchanges, found
+    collectives = [collective for collective in match(ranks, world_size, found) if possible(collective, found)]
+    return collectives, found
 
 
-def clocks(exchanges: Sequence[Exchange], hosts: Mapping[int, str | None]) -> dict[int, Clock]:
+def clocks(collectives: Sequence[MatchedCollective], hosts: Mapping[int, str | None]) -> dict[int, Clock]:
     """The clock of each rank that can be read by that of the lowest; ranks that cannot be are left out."""
     if not hosts:
         return {}
     apart: dict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)
-    for exchange in exchanges:
-        if exchange.symmetric:
-            first, *others = exchange.ranks.tolist()
+    for collective in collectives:
+        if collective.symmetric:
+            first, *others = collective.ranks.tolist()
             for at, rank in enumerate(others, 1):
-                apart[first, rank].append((int(exchange.end_ns[at] - exchange.end_ns[0]), exchange.transfer_ns))
+                apart[first, rank].append((int(collective.end_ns[at] - collective.end_ns[0]), collective.transfer_ns))
     neighbours: dict[int, dict[int, tuple[Ints, float]]] = defaultdict(dict)
     for (first, rank), pairs in apart.items():
         between, transfers = np.array(pairs, dtype=np.int64).T

@@ -10,7 +10,7 @@ import numpy as np
 
 from dptune.errors import TraceError
 from dptune.measure.communication.calls import Call, Collectives, calls
-from dptune.measure.communication.matching import Exchange, RankCalls
+from dptune.measure.communication.matching import MatchedCollective, RankCalls
 from dptune.measure.communication.sizes import no_size, with_sizes
 from dptune.measure.once import once_for_each
 from dptune.measure.steps.windows import OUTSIDE
@@ -73,16 +73,16 @@ def shaped_calls(rank: int, detail: Trace) -> list[Call]:
 
 
 def collectives(
-    ranks: Sequence[RankCalls], exchanges: Sequence[Exchange], views: Sequence[RankView]
+    ranks: Sequence[RankCalls], matches: Sequence[MatchedCollective], views: Sequence[RankView]
 ) -> list[CollectiveFigures]:
     """One record per kind, group, type and size, largest total first; the size is the largest over the ranks."""
-    matched: dict[tuple[object, ...], list[Exchange]] = {}
+    matched: dict[tuple[object, ...], list[MatchedCollective]] = {}
     largest: dict[tuple[int, str, Call], int | None] = {}
-    for exchange in exchanges:
-        key = exchange.kind, exchange.group, exchange.dtype, exchange.message_bytes
-        matched.setdefault(key, []).append(exchange)
-        for rank, device, call in zip(exchange.ranks.tolist(), exchange.devices, exchange.calls, strict=True):
-            largest[rank, device, call] = exchange.message_bytes
+    for match in matches:
+        key = match.kind, match.group, match.dtype, match.message_bytes
+        matched.setdefault(key, []).append(match)
+        for rank, device, call in zip(match.ranks.tolist(), match.devices, match.calls, strict=True):
+            largest[rank, device, call] = match.message_bytes
     groups: dict[tuple[object, ...], list[Call]] = {}
     for rank_calls in ranks:
         for call in rank_calls.calls:
@@ -107,7 +107,7 @@ def collectives(
 
 
 def _figures(
-    alike: list[Call], matched: list[Exchange], steps: tuple[int, int], unmatched: str, unsized: str
+    alike: list[Call], matched: list[MatchedCollective], steps: tuple[int, int], unmatched: str, unsized: str
 ) -> CollectiveFigures:
     """`steps` are those of all ranks, and those of the ranks of the group."""
     first = alike[0]
@@ -119,7 +119,7 @@ def _figures(
         missing["calls_per_member"] = _NO_GROUP
     if not matched:
         missing["matched"] = unmatched
-    split = [exchange for exchange in matched if exchange.splits]
+    split = [match for match in matched if match.splits]
     figures = _transfer(first, split)
     why = (
         (_INCOMPLETE if collective(first.kind).symmetric else _ASYMMETRIC)
@@ -140,21 +140,21 @@ def _figures(
         median_ns=round(float(np.median(durations))),
         shortest_ns=min(durations),
         total_ns=sum(durations),
-        matched=max((exchange.basis for exchange in matched), key=_SUREST_FIRST.index, default=None),
+        matched=max((match.basis for match in matched), key=_SUREST_FIRST.index, default=None),
         **figures,
         missing=missing | {name: why for name, value in figures.items() if value is None},
     )
 
 
-def _transfer(call: Call, split: list[Exchange]) -> dict[str, Any]:
+def _transfer(call: Call, split: list[MatchedCollective]) -> dict[str, Any]:
     """Time without waiting, and the bandwidth that comes of it; None where it is not known."""
     figures: dict[str, Any] = dict.fromkeys(("transfer_ns", "waiting_ns", "algbw_gb_per_s", "busbw_gb_per_s"))
     if not split:
         return figures
-    transfers = [exchange.transfer_ns for exchange in split]
+    transfers = [match.transfer_ns for match in split]
     transfer_ns = round(float(np.median(transfers)))
     figures["transfer_ns"] = transfer_ns
-    figures["waiting_ns"] = sum(split_exchange.waiting_ns for split_exchange in split)
+    figures["waiting_ns"] = sum(split_collective.waiting_ns for split_collective in split)
     if call.message_bytes and transfer_ns:
         figures["algbw_gb_per_s"] = call.message_bytes / transfer_ns
         factor = collective(call.kind).bus_factor(len(split[0].ranks))

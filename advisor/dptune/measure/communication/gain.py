@@ -28,7 +28,7 @@ import numpy as np
 
 from dptune.measure.communication.clocks import Clock
 from dptune.measure.communication.lag import Track, Tracks
-from dptune.measure.communication.matching import Exchange
+from dptune.measure.communication.matching import MatchedCollective
 from dptune.measure.device.timeline import EXPOSED
 from dptune.measure.intervals import Intervals
 from dptune.measure.steps.windows import Step
@@ -84,24 +84,24 @@ class Gain:
 
 def gain(
     late: AbstractSet[int],
-    exchanges: Sequence[Exchange],
+    collectives: Sequence[MatchedCollective],
     clocks: Mapping[int, Clock],
     tracks: Tracks,
     windows: Mapping[Key, Sequence[Step]],
 ) -> Gain | None:
     """What the steps gain without the delays of these ranks; None where they share no collective with another rank."""
-    return gains([late], exchanges, clocks, tracks, windows)[0]
+    return gains([late], collectives, clocks, tracks, windows)[0]
 
 
 def gains(
     sets: Sequence[AbstractSet[int]],
-    exchanges: Sequence[Exchange],
+    collectives: Sequence[MatchedCollective],
     clocks: Mapping[int, Clock],
     tracks: Tracks,
     windows: Mapping[Key, Sequence[Step]],
 ) -> list[Gain | None]:
     """What `gain` tells, of each of several sets of ranks."""
-    places = _places(exchanges)
+    places = _places(collectives)
     keys = sorted(key for key in places if windows.get(key))
     if len({key[0] for key in keys}) < 2:
         return [None] * len(sets)
@@ -109,23 +109,23 @@ def gains(
     keys = _slowest(frozenset().union(*sets), keys, calls, tracks, windows)
     origin_ns = tracks[keys[0]].base_ns + windows[keys[0]][0].start_ns  # times from there on are small: exact in floats
     ranks = {
-        key: _rank(key, exchanges, places[key], clocks[key[0]], tracks[key], windows[key], origin_ns) for key in keys
+        key: _rank(key, collectives, places[key], clocks[key[0]], tracks[key], windows[key], origin_ns) for key in keys
     }
     recorded = _replay(ranks, {})
     if recorded is None:
         return [None] * len(sets)
-    return [_gain(late, ranks, recorded, exchanges) for late in sets]
+    return [_gain(late, ranks, recorded, collectives) for late in sets]
 
 
 def _gain(
-    late: AbstractSet[int], ranks: Mapping[Key, _Rank], recorded: _Replayed, exchanges: Sequence[Exchange]
+    late: AbstractSet[int], ranks: Mapping[Key, _Rank], recorded: _Replayed, collectives: Sequence[MatchedCollective]
 ) -> Gain | None:
     theirs = _by_moment([each for key, each in ranks.items() if key[0] not in late])
     scaled = {key: _factors_of(each, theirs) for key, each in ranks.items() if key[0] in late}
     mended = _replay(ranks, scaled) if theirs and scaled else None
     if mended is None:
         return None
-    begins = _first_of_steps(exchanges, recorded.begun_ns)
+    begins = _first_of_steps(collectives, recorded.begun_ns)
     if len(begins) > 1:
         span_ns, mended_ns = (
             max(replayed.begun_ns[number] for number in begins[-1])
@@ -141,24 +141,24 @@ def _gain(
     return Gain(max(0, round(gain_ns)), round(span_ns)) if round(span_ns) > 0 else None
 
 
-def _places(exchanges: Sequence[Exchange]) -> dict[Key, list[tuple[int, int]]]:
+def _places(collectives: Sequence[MatchedCollective]) -> dict[Key, list[tuple[int, int]]]:
     """By device, the collectives that it takes part in: number, and its place among the ranks."""
     found: dict[Key, list[tuple[int, int]]] = defaultdict(list)
-    for number, exchange in enumerate(exchanges):
-        for at, key in enumerate(zip(exchange.ranks.tolist(), exchange.devices, strict=True)):
+    for number, collective in enumerate(collectives):
+        for at, key in enumerate(zip(collective.ranks.tolist(), collective.devices, strict=True)):
             found[key].append((number, at))
     return found
 
 
-def _first_of_steps(exchanges: Sequence[Exchange], numbers: Iterable[int]) -> list[list[int]]:
+def _first_of_steps(collectives: Sequence[MatchedCollective], numbers: Iterable[int]) -> list[list[int]]:
     """By step, in order, the first collective of each process group, of those numbers.
 
     A step has come as far on all ranks when the last of them starts.
     """
     found: dict[int, dict[tuple[int, ...], int]] = defaultdict(dict)
-    for number in sorted(numbers, key=lambda number: int(exchanges[number].start_ns.max())):
-        exchange = exchanges[number]
-        found[exchange.step].setdefault(tuple(exchange.ranks.tolist()), number)
+    for number in sorted(numbers, key=lambda number: int(collectives[number].start_ns.max())):
+        collective = collectives[number]
+        found[collective.step].setdefault(tuple(collective.ranks.tolist()), number)
     return [list(found[step].values()) for step in sorted(found)]
 
 
@@ -183,7 +183,7 @@ def _slowest(
 
 def _rank(
     key: Key,
-    exchanges: Sequence[Exchange],
+    collectives: Sequence[MatchedCollective],
     places: Sequence[tuple[int, int]],
     clock: Clock,
     track: Track,
@@ -195,8 +195,8 @@ def _rank(
     begin, end = steps[0].start_ns + shift, steps[-1].end_ns + shift
     spans: dict[int, tuple[int, int]] = {}
     for number, at in places:
-        start = int(exchanges[number].start_ns[at]) - ahead_ns
-        stop = int(exchanges[number].end_ns[at]) - ahead_ns
+        start = int(collectives[number].start_ns[at]) - ahead_ns
+        stop = int(collectives[number].end_ns[at]) - ahead_ns
         if begin <= start and stop <= end:
             spans[number] = start, stop
     numbers = sorted(spans, key=lambda number: spans[number][1])
@@ -216,7 +216,7 @@ def _rank(
         """
         place = int(np.searchsorted(ends, time_ns - at_once_ns))
         number = numbers[place] if place < len(numbers) else -1
-        early_ns = max(at_once_ns, exchanges[number].transfer_ns) if on_cpu else at_once_ns
+        early_ns = max(at_once_ns, collectives[number].transfer_ns) if on_cpu else at_once_ns
         return number if number >= 0 and int(ends[place]) - early_ns <= time_ns else -1
 
     blocks = [

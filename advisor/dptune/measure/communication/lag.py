@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dptune.measure.communication.clocks import Clock
-from dptune.measure.communication.matching import Exchange
+from dptune.measure.communication.matching import MatchedCollective
 from dptune.measure.device.timeline import EXPOSED, Timeline
 from dptune.measure.intervals import Ints
 from dptune.measured import CLASSES
@@ -61,26 +61,26 @@ class Track:
 Tracks = Mapping[tuple[int, str], Track]  # by rank and device
 
 
-def comparable(exchanges: Sequence[Exchange], clocks: Mapping[int, Clock]) -> list[Exchange]:
+def comparable(collectives: Sequence[MatchedCollective], clocks: Mapping[int, Clock]) -> list[MatchedCollective]:
     """The symmetric collectives read on at least two ranks, all of which have a known clock.
 
     A rank that was not read may arrive later still: then lateness and waiting are lower bounds.
     """
     return [
-        exchange
-        for exchange in exchanges
-        if exchange.symmetric and all(rank in clocks for rank in exchange.ranks.tolist())
+        collective
+        for collective in collectives
+        if collective.symmetric and all(rank in clocks for rank in collective.ranks.tolist())
     ]
 
 
-def lateness(exchanges: Sequence[Exchange], clocks: Mapping[int, Clock], tracks: Tracks) -> list[Lateness]:
+def lateness(collectives: Sequence[MatchedCollective], clocks: Mapping[int, Clock], tracks: Tracks) -> list[Lateness]:
     """The last rank to arrive at each comparable collective, where the ranks do not arrive at once.
 
     A rank whose lag in a step is no longer than its clock may be off is not late in it.
     """
     found = []
-    off_ns = max((clocks[rank].off_ns for exchange in exchanges for rank in exchange.ranks.tolist()), default=0)
-    for same in _by_members(exchanges):
+    off_ns = max((clocks[rank].off_ns for collective in collectives for rank in collective.ranks.tolist()), default=0)
+    for same in _by_members(collectives):
         found += _of_group(same, clocks, tracks)
     by_step = lags(found)
     return [late_arrival for late_arrival in found if by_step[late_arrival.step, late_arrival.rank] > off_ns]
@@ -97,19 +97,21 @@ def lags(late: Sequence[Lateness]) -> dict[tuple[int, int], int]:
     return {key: round(max(groups.values())) for key, groups in sums.items()}
 
 
-def _by_members(exchanges: Sequence[Exchange]) -> list[list[Exchange]]:
+def _by_members(collectives: Sequence[MatchedCollective]) -> list[list[MatchedCollective]]:
     """The collectives of each set of ranks, in order of time."""
-    groups: dict[tuple[tuple[int, ...], tuple[str, ...]], list[Exchange]] = defaultdict(list)
-    for exchange in exchanges:
-        groups[tuple(exchange.ranks.tolist()), exchange.devices].append(exchange)
-    return [sorted(group, key=lambda group_exchange: int(group_exchange.start_ns.max())) for group in groups.values()]
+    groups: dict[tuple[tuple[int, ...], tuple[str, ...]], list[MatchedCollective]] = defaultdict(list)
+    for collective in collectives:
+        groups[tuple(collective.ranks.tolist()), collective.devices].append(collective)
+    return [
+        sorted(group, key=lambda group_collective: int(group_collective.start_ns.max())) for group in groups.values()
+    ]
 
 
-def _of_group(same: Sequence[Exchange], clocks: Mapping[int, Clock], tracks: Tracks) -> list[Lateness]:
+def _of_group(same: Sequence[MatchedCollective], clocks: Mapping[int, Clock], tracks: Tracks) -> list[Lateness]:
     """Lateness to the collectives of one set of ranks."""
     ranks = same[0].ranks.tolist()
     ahead = np.array([clocks[rank].ahead_ns for rank in ranks], dtype=np.int64)
-    arrivals = np.array([exchange.start_ns for exchange in same], dtype=np.int64) - ahead
+    arrivals = np.array([collective.start_ns for collective in same], dtype=np.int64) - ahead
     last = arrivals.argmax(axis=1)
     spent = _spent(same, tracks)
     waited_ns = _waited_for(spent[..., _HELD_UP].sum(axis=-1))
@@ -145,7 +147,7 @@ def _of_group(same: Sequence[Exchange], clocks: Mapping[int, Clock], tracks: Tra
 
 
 def _waited_for(waiting: Ints) -> Floats:
-    """By exchange and rank how long the others had waited for the rank in all until then, the mean of them.
+    """By collective and rank how long the others had waited for the rank in all until then, the mean of them.
 
     `waiting` is how long communication had held up each rank itself.
     """
@@ -167,9 +169,9 @@ def _longer(between: Ints, rank: int, added_ns: float) -> Floats:
     return more
 
 
-def _spent(same: Sequence[Exchange], tracks: Tracks) -> Ints:
-    """Nanoseconds from the start of each track to each arrival: exchanges x ranks x classes."""
-    arrivals = np.array([exchange.start_ns for exchange in same], dtype=np.int64)
+def _spent(same: Sequence[MatchedCollective], tracks: Tracks) -> Ints:
+    """Nanoseconds from the start of each track to each arrival: collectives x ranks x classes."""
+    arrivals = np.array([collective.start_ns for collective in same], dtype=np.int64)
     spent = np.zeros((*arrivals.shape, len(CLASSES)), dtype=np.int64)
     for at, (rank, device) in enumerate(zip(same[0].ranks.tolist(), same[0].devices, strict=True)):
         track = tracks[rank, device]

@@ -1,8 +1,8 @@
 """Latency and bandwidth of the links, by kind and group: from the collectives of a trace, and from a sweep.
 
-Only exchanges of which every rank was read, and which shared no time with another collective of any of their ranks, are
-fitted: two at once slow each other. Waiting counts as sharing, so that nothing shared slips in; what ranks outside of
-the group send through the same wire at that time is not seen.
+Only collectives of which every rank was read, and which shared no time with another collective of any of their ranks,
+are fitted: two at once slow each other. Waiting counts as sharing, so that nothing shared slips in; what ranks outside
+of the group send through the same wire at that time is not seen.
 
 Where no hosts are known, consecutive ranks on consecutive GPUs count as ranks of one host, with medium confidence: as
 launchers place them, a second host begins again with its first GPU. Faster than the links of that GPU are, they do not.
@@ -18,14 +18,14 @@ from typing import Literal
 import numpy as np
 
 from dptune.measure.communication.fit import Fit, Times, fit, pooled
-from dptune.measure.communication.matching import Exchange, RankCalls
+from dptune.measure.communication.matching import MatchedCollective, RankCalls
 from dptune.measure.communication.peaks import intra_node
 from dptune.measure.intervals import Ints
 from dptune.measured import LinkFigures, LinkSize, RankFigures
 from dptune.measured.collectives import collective
 from dptune.runfile.links import KindTimes, LinkRecord, SizeTimes, SweepFit
 
-NO_EXCHANGE = "no collective of known size was read on all ranks of its group; `dptune links` measures the links"
+NO_COLLECTIVE = "no collective of known size was read on all ranks of its group; `dptune links` measures the links"
 ONE_RANK = "one rank: no links"
 _NO_GROUP = "the trace does not name the process group"
 _OF_ALL = "a sweep uses the default group"
@@ -58,29 +58,29 @@ class Sweep:
 
 
 def links(
-    exchanges: Sequence[Exchange], calls: Sequence[RankCalls], ranks: Sequence[RankFigures], sweep: Sweep | None
+    matches: Sequence[MatchedCollective], calls: Sequence[RankCalls], ranks: Sequence[RankFigures], sweep: Sweep | None
 ) -> list[LinkFigures] | None:
     """The links as the run's own collectives show them, then as a sweep does; None where neither says anything."""
-    return [*from_trace(exchanges, calls, ranks), *(from_sweep(sweep) if sweep else [])] or None
+    return [*from_trace(matches, calls, ranks), *(from_sweep(sweep) if sweep else [])] or None
 
 
 def from_trace(
-    exchanges: Sequence[Exchange], calls: Sequence[RankCalls], ranks: Sequence[RankFigures]
+    matches: Sequence[MatchedCollective], calls: Sequence[RankCalls], ranks: Sequence[RankFigures]
 ) -> list[LinkFigures]:
-    """One record per kind, group and set of ranks whose exchanges have sizes and split."""
+    """One record per kind, group and set of ranks whose collectives have sizes and split."""
     crowded = _crowded(calls)
     hosts = {rank_figures.rank: rank_figures.known("host") for rank_figures in ranks}
     names = {rank.rank: _ONE_GPU if rank.gpu_ranks else rank.known("device_name") for rank in ranks}
     gpus = _gpus(calls)
-    alike: dict[tuple[str, str | None, tuple[int, ...]], list[Exchange]] = defaultdict(list)
-    for exchange in exchanges:
-        if exchange.splits and exchange.message_bytes and exchange.transfer_ns > 0:
-            alike[exchange.kind, exchange.group, tuple(exchange.ranks.tolist())].append(exchange)
+    alike: dict[tuple[str, str | None, tuple[int, ...]], list[MatchedCollective]] = defaultdict(list)
+    for match in matches:
+        if match.splits and match.message_bytes and match.transfer_ns > 0:
+            alike[match.kind, match.group, tuple(match.ranks.tolist())].append(match)
     found = []
     for (kind, group, members), each in alike.items():
-        alone = [sized_exchange for sized_exchange in each if not _shares(sized_exchange, crowded)]
-        message_bytes = np.array([sized_exchange.message_bytes for sized_exchange in alone], dtype=np.int64)
-        durations_ns = np.array([sized_exchange.transfer_ns for sized_exchange in alone], dtype=np.int64)
+        alone = [sized for sized in each if not _shares(sized, crowded)]
+        message_bytes = np.array([sized.message_bytes for sized in alone], dtype=np.int64)
+        durations_ns = np.array([sized.transfer_ns for sized in alone], dtype=np.int64)
         sizes = pooled(message_bytes, durations_ns)
         found.append(
             _figures(
@@ -183,16 +183,14 @@ def _crowded(calls: Sequence[RankCalls]) -> dict[int, tuple[Ints, Ints]]:
     }
 
 
-def _shares(exchange: Exchange, crowded: Mapping[int, tuple[Ints, Ints]]) -> bool:
+def _shares(match: MatchedCollective, crowded: Mapping[int, tuple[Ints, Ints]]) -> bool:
     """Whether a rank ran another collective meanwhile: begun before the end of this one, and not over by its start.
 
     Gloo's thread may close the range of one a little after the script has begun the next: the outer parts do not count.
     """
-    for rank, start, end in zip(
-        exchange.ranks.tolist(), exchange.start_ns.tolist(), exchange.end_ns.tolist(), strict=True
-    ):
+    for rank, start, end in zip(match.ranks.tolist(), match.start_ns.tolist(), match.end_ns.tolist(), strict=True):
         starts, ends = crowded[rank]
-        outer = round(_OUTER * exchange.transfer_ns)
+        outer = round(_OUTER * match.transfer_ns)
         begun = int(np.searchsorted(starts, end - outer, side="left"))
         over = int(np.searchsorted(ends, start + outer, side="right"))
         if begun - over > 1:

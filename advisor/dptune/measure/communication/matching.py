@@ -1,4 +1,4 @@
-"""One collective, many ranks: which calls of the ranks are the same exchange.
+"""Which calls of the ranks are one collective.
 
 By the sequence number where the trace has them. Else, within a step and a process group, by order: where the ranks'
 calls are the same kinds and sizes in the same order, call n of one is call n of the other; where some ranks lack calls
@@ -53,7 +53,7 @@ _Part = tuple[RankCalls, list[Call]]  # of one rank, in one step and process gro
 
 
 @dataclass(frozen=True, eq=False)
-class Exchange:
+class MatchedCollective:
     """One collective on the ranks that were read, at least two.
 
     `message_bytes` is the largest over the ranks. `calls`, `ranks`, `devices`, `start_ns` and `end_ns` are of one
@@ -100,8 +100,8 @@ class Exchange:
 
 def match(
     ranks: Iterable[RankCalls], world_size: int | None, clocks: Mapping[int, Shared] | None = None
-) -> list[Exchange]:
-    """The exchanges of a run, in the order of the first rank's calls; `clocks` are those known so far, by rank."""
+) -> list[MatchedCollective]:
+    """The collectives of a run, in the order of the first rank's calls; `clocks` are those known so far, by rank."""
     pools: dict[tuple[int, str | None, str | None], list[_Part]] = defaultdict(list)
     present = set()
     for rank in ranks:
@@ -120,7 +120,7 @@ def match(
     return found
 
 
-def _of_pool(step: int, pool: list[_Part], size: int, clocks: Mapping[int, Shared]) -> list[Exchange]:
+def _of_pool(step: int, pool: list[_Part], size: int, clocks: Mapping[int, Shared]) -> list[MatchedCollective]:
     ranks = [calls for _, calls in pool]
     basis: MatchBasis = "sequence"
     if all(call.sequence is not None for calls in ranks for call in calls):
@@ -131,7 +131,7 @@ def _of_pool(step: int, pool: list[_Part], size: int, clocks: Mapping[int, Share
         if all(rank_calls.rank in clocks for rank_calls, _ in pool):
             timed = _by_time(pool, rows, [clocks[rank_calls.rank] for rank_calls, _ in pool])
             rows, basis = (rows, basis) if timed is None else (timed, "shift")
-    return [_exchange(step, row, pool, basis, size) for row in rows if sum(call is not None for call in row) > 1]
+    return [_collective(step, row, pool, basis, size) for row in rows if sum(call is not None for call in row) > 1]
 
 
 def _by_time(pool: list[_Part], rows: list[Row], clocks: Sequence[Shared]) -> list[Row] | None:
@@ -145,13 +145,13 @@ def _by_time(pool: list[_Part], rows: list[Row], clocks: Sequence[Shared]) -> li
     return timed if _whole(timed) > _whole(kept) else None
 
 
-def possible(exchange: Exchange, clocks: Mapping[int, Shared]) -> bool:
+def possible(candidate: MatchedCollective, clocks: Mapping[int, Shared]) -> bool:
     """Whether no rank had left a symmetric collective before another came, as far as the clocks tell."""
-    known = [clocks[rank] for rank in exchange.ranks.tolist() if rank in clocks]
-    if exchange.basis == "sequence" or not exchange.symmetric or len(known) < len(exchange.ranks):
+    known = [clocks[rank] for rank in candidate.ranks.tolist() if rank in clocks]
+    if candidate.basis == "sequence" or not candidate.symmetric or len(known) < len(candidate.ranks):
         return True
     ahead_ns = np.array([clock.ahead_ns for clock in known], dtype=np.int64)
-    together = (exchange.end_ns - ahead_ns).min() - (exchange.start_ns - ahead_ns).max()
+    together = (candidate.end_ns - ahead_ns).min() - (candidate.start_ns - ahead_ns).max()
     return bool(together >= -max(clock.off_ns for clock in known))
 
 
@@ -163,11 +163,11 @@ def _whole(rows: list[Row]) -> int:
     return sum(all(call is not None for call in row) for row in rows)
 
 
-def _exchange(step: int, row: Row, pool: list[_Part], basis: MatchBasis, size: int) -> Exchange:
+def _collective(step: int, row: Row, pool: list[_Part], basis: MatchBasis, size: int) -> MatchedCollective:
     members = [(rank_calls, call) for (rank_calls, _), call in zip(pool, row, strict=True) if call is not None]
     first = members[0][1]
     sizes = [call.message_bytes for _, call in members if call.message_bytes is not None]
-    return Exchange(
+    return MatchedCollective(
         step=step,
         kind=first.kind,
         group=first.group,

@@ -52,12 +52,12 @@ def _rows(spent: Sequence[DeviceTimeline], ran: Collectives, phased: Phased | st
     for at, (view, device, timeline) in enumerate(spent):
         begin, end = bounds(device.windows)
         columns, operations = view.columns, device.operations
-        exchanges = operations.work == Work.COMMUNICATION
-        launched = device.launched_in[exchanges] != OUTSIDE
-        phase = None if isinstance(phased, str) else phased.operations[at][exchanges]
-        purpose = purposes(columns, issuers(view, device)[exchanges])
+        collectives = operations.work == Work.COMMUNICATION
+        launched = device.launched_in[collectives] != OUTSIDE
+        phase = None if isinstance(phased, str) else phased.operations[at][collectives]
+        purpose = purposes(columns, issuers(view, device)[collectives])
         by_key: dict[_Key, list[int]] = {}
-        rows = operations.rows[exchanges]
+        rows = operations.rows[collectives]
         number_of = {row: number for number, row in enumerate(rows.tolist())}
         for call in ran[view.rank, operations.device]:
             number = number_of[call.row]

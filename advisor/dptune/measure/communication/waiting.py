@@ -7,12 +7,12 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from dptune.measure.communication.matching import Exchange
+from dptune.measure.communication.matching import MatchedCollective
 from dptune.measure.device.timeline import Split
 from dptune.measure.intervals import Intervals
 
 
-def splits(exchanges: Iterable[Exchange]) -> dict[tuple[int, str], Split]:
+def splits(collectives: Iterable[MatchedCollective]) -> dict[tuple[int, str], Split]:
     """By rank and device, in nanoseconds since the epoch.
 
     Of a symmetric collective whose whole group was read the transfer is as long as its shortest duration, that of the
@@ -21,17 +21,19 @@ def splits(exchanges: Iterable[Exchange]) -> dict[tuple[int, str], Split]:
     rest stays unsplit. So does all of other collectives.
     """
     moving: dict[tuple[int, str], list[tuple[int, int, int]]] = defaultdict(list)
-    for exchange in exchanges:
-        if exchange.symmetric:
-            transfer_ns = exchange.transfer_ns
+    for collective in collectives:
+        if collective.symmetric:
+            transfer_ns = collective.transfer_ns
             for rank, device, start, end in zip(
-                exchange.ranks.tolist(),
-                exchange.devices,
-                exchange.start_ns.tolist(),
-                exchange.end_ns.tolist(),
+                collective.ranks.tolist(),
+                collective.devices,
+                collective.start_ns.tolist(),
+                collective.end_ns.tolist(),
                 strict=True,
             ):
-                moving[rank, device].append((start, end - transfer_ns, end if exchange.complete else end - transfer_ns))
+                moving[rank, device].append(
+                    (start, end - transfer_ns, end if collective.complete else end - transfer_ns)
+                )
     found = {}
     for key, times in moving.items():
         start, moved, end = np.array(times, dtype=np.int64).T

@@ -65,8 +65,8 @@ def launched_by_collectives(columns: Columns, rows: Ints, launch: Ints) -> Mask:
     copies = columns.of_category(COPY_CATEGORIES, rows[at]) & columns.named(_BETWEEN_DEVICES.search, rows[at])
     found[at[kernels | copies]] = True
     names = columns.name_id[rows]
-    exchanging = np.setdiff1d(names[found], names[(launch != UNLAUNCHED) & ~found])
-    return np.asarray(found | ((launch == UNLAUNCHED) & np.isin(names, exchanging)), dtype=np.bool_)
+    communicating = np.setdiff1d(names[found], names[(launch != UNLAUNCHED) & ~found])
+    return np.asarray(found | ((launch == UNLAUNCHED) & np.isin(names, communicating)), dtype=np.bool_)
 
 
 def _transfers(name: str) -> bool:

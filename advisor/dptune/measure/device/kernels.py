@@ -76,14 +76,14 @@ def kernels(devices: Iterable[tuple[RankView, DeviceView]], account: Account | N
 def _kernels(view: RankView, device: DeviceView) -> _Ran:
     columns, rows, windows = view.columns, _rows(device), _windows(device)
     communicates = _communicating(device)
-    exchanging, others = (np.unique(columns.name_id[rows[mask]]) for mask in (communicates, ~communicates))
+    communicating_ids, others = (np.unique(columns.name_id[rows[mask]]) for mask in (communicates, ~communicates))
     name_id, start, end = columns.name_id[rows].astype(np.int64), columns.ts_ns[rows], columns.ends(rows)
     numbers, at = np.unique(name_id, return_inverse=True)
     inside = np.zeros(len(numbers), dtype=np.int64)
     np.add.at(inside, at, windows.lengths(*first_begun(start, end, at)))
     total = {columns.names[n]: ns for n, ns in zip(numbers.tolist(), inside.tolist(), strict=True) if ns}
     launched = device.launched_in[_chosen(device)] != OUTSIDE
-    names = frozenset(columns.names[number] for number in np.setdiff1d(exchanging, others).tolist())
+    names = frozenset(columns.names[number] for number in np.setdiff1d(communicating_ids, others).tolist())
     return _Ran(columns.names, name_id[launched], columns.dur_ns[rows[launched]], total, names)
 
 

@@ -155,9 +155,9 @@ def phases(spent: Sequence[DeviceTimeline], known_phases: Phased) -> list[PhaseF
         begin, end = bounds(device.windows)
         for number, computing in enumerate(_compute(view, device, timeline, phase)):
             compute[number] += computing.lengths(begin, end).sum()
-        for number, exchanging in enumerate(_communication(view, device, phase)):
-            communication[number] += exchanging.lengths(begin, end).sum()
-            hidden[number] += (exchanging & timeline.classes["compute_ns"]).lengths(begin, end).sum()
+        for number, communicating in enumerate(_communication(view, device, phase)):
+            communication[number] += communicating.lengths(begin, end).sum()
+            hidden[number] += (communicating & timeline.classes["compute_ns"]).lengths(begin, end).sum()
     host_ns = _host({view.rank: view for view, _, _ in spent}.values(), known_phases)
     shown = [number for number in range(len(PHASES)) if number != UNKNOWN or compute[number] or communication[number]]
     return [
@@ -197,8 +197,8 @@ def _compute(view: RankView, device: DeviceView, timeline: Timeline, phase: Ints
 
 def _communication(view: RankView, device: DeviceView, phase: Ints) -> list[Intervals]:
     operations, columns = device.operations, view.columns
-    exchanges = operations.work == Work.COMMUNICATION
-    rows, phase = operations.rows[exchanges], phase[exchanges]
+    collectives = operations.work == Work.COMMUNICATION
+    rows, phase = operations.rows[collectives], phase[collectives]
     start, end = first_begun(columns.ts_ns[rows], columns.ends(rows))
     return [Intervals.union(start[phase == number], end[phase == number]) for number in range(len(PHASES))]
 

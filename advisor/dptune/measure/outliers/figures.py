@@ -78,7 +78,7 @@ def outliers(
     by_rank = positions(views, groups)
     known = places({rank: hosts[rank] for rank in lags.ranks if rank in hosts}, by_rank)
     slow = slow_devices(times)
-    links, link_hosts = slow_links(together.exchanges, hosts)
+    links, link_hosts = slow_links(together.collectives, hosts)
     found = shared(late, known)
     latest = lags.lag_ns.argmax(axis=0)
     more = _more(together.devices)

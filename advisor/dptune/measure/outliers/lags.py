@@ -15,7 +15,7 @@ import numpy as np
 
 from dptune.measure.communication.clocks import Clock
 from dptune.measure.communication.lag import Floats, Tracks
-from dptune.measure.communication.matching import Exchange
+from dptune.measure.communication.matching import MatchedCollective
 from dptune.measure.device.timeline import EXPOSED
 from dptune.measure.intervals import Ints
 
@@ -36,30 +36,30 @@ class Lags:
         return np.asarray(self.lag_ns.mean(axis=1), dtype=np.float64)
 
 
-def own_lags(exchanges: Sequence[Exchange], clocks: Mapping[int, Clock], tracks: Tracks) -> Lags:
+def own_lags(collectives: Sequence[MatchedCollective], clocks: Mapping[int, Clock], tracks: Tracks) -> Lags:
     """From comparable collectives. A rank of several groups arrives late in each after one delay: the largest counts.
 
     Lags no longer than the clocks may be off are 0.
     """
-    groups: dict[tuple[tuple[int, ...], tuple[str, ...]], list[Exchange]] = defaultdict(list)
-    for exchange in exchanges:
-        groups[tuple(exchange.ranks.tolist()), exchange.devices].append(exchange)
+    groups: dict[tuple[tuple[int, ...], tuple[str, ...]], list[MatchedCollective]] = defaultdict(list)
+    for collective in collectives:
+        groups[tuple(collective.ranks.tolist()), collective.devices].append(collective)
     ranks = sorted({rank for members, _ in groups for rank in members})
-    steps = sorted({exchange.step for exchange in exchanges})
+    steps = sorted({collective.step for collective in collectives})
     place, number = {rank: at for at, rank in enumerate(ranks)}, {step: at for at, step in enumerate(steps)}
     largest = np.zeros((len(ranks), len(steps)))
     for (members, _), same in groups.items():
-        same = sorted(same, key=lambda exchange: int(exchange.start_ns.max()))
+        same = sorted(same, key=lambda collective: int(collective.start_ns.max()))
         added = _added(same, clocks, tracks)
         sums = np.zeros((len(steps), len(members)))
-        np.add.at(sums, np.array([number[exchange.step] for exchange in same]), added)
+        np.add.at(sums, np.array([number[collective.step] for collective in same]), added)
         rows = [place[rank] for rank in members]
         largest[rows] = np.maximum(largest[rows], sums.T)
     off_ns = max((clocks[rank].off_ns for rank in ranks), default=0)
     return Lags(ranks, steps, np.where(largest > off_ns, largest, 0.0))
 
 
-def _added(same: Sequence[Exchange], clocks: Mapping[int, Clock], tracks: Tracks) -> Floats:
+def _added(same: Sequence[MatchedCollective], clocks: Mapping[int, Clock], tracks: Tracks) -> Floats:
     """By collective of one group and rank, the lateness that was not counted at an earlier one, and is its own.
 
     Between two arrivals a rank is held up in the first collective, while it waits for later ranks, and elsewhere, in
@@ -68,8 +68,8 @@ def _added(same: Sequence[Exchange], clocks: Mapping[int, Clock], tracks: Tracks
     """
     ranks = same[0].ranks.tolist()
     ahead_ns = np.array([clocks[rank].ahead_ns for rank in ranks], dtype=np.int64)
-    arrivals = np.array([exchange.start_ns for exchange in same], dtype=np.int64)
-    ends = np.array([exchange.end_ns for exchange in same], dtype=np.int64)
+    arrivals = np.array([collective.start_ns for collective in same], dtype=np.int64)
+    ends = np.array([collective.end_ns for collective in same], dtype=np.int64)
     at_arrival, at_end = _held_up(same, arrivals, tracks), _held_up(same, ends, tracks)
     in_all = np.diff(at_arrival, axis=0, prepend=at_arrival[:1])
     elsewhere = at_arrival - np.concatenate((np.zeros_like(at_end[:1]), at_end[:-1]))
@@ -86,7 +86,7 @@ def _added(same: Sequence[Exchange], clocks: Mapping[int, Clock], tracks: Tracks
     return added
 
 
-def _held_up(same: Sequence[Exchange], times: Ints, tracks: Tracks) -> Ints:
+def _held_up(same: Sequence[MatchedCollective], times: Ints, tracks: Tracks) -> Ints:
     """By collective and rank, how long communication had blocked the device until then, since its track began."""
     found = np.zeros(times.shape, dtype=np.int64)
     for at, key in enumerate(zip(same[0].ranks.tolist(), same[0].devices, strict=True)):

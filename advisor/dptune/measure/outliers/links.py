@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dptune.measure.communication.matching import Exchange
+from dptune.measure.communication.matching import MatchedCollective
 from dptune.measure.outliers.thresholds import upper_limit
 from dptune.measured.outliers import SlowLink
 
@@ -27,15 +27,15 @@ class _Kind(NamedTuple):
     hosts: int
 
 
-def slow_links(exchanges: Sequence[Exchange], hosts: Mapping[int, str]) -> tuple[list[SlowLink], list[str]]:
+def slow_links(collectives: Sequence[MatchedCollective], hosts: Mapping[int, str]) -> tuple[list[SlowLink], list[str]]:
     """The groups with slow links, the slowest first; and the hosts that all of them and no other group include."""
     transfers: dict[_Kind, dict[tuple[int, ...], list[int]]] = defaultdict(lambda: defaultdict(list))
-    for exchange in exchanges:
-        if exchange.splits and exchange.message_bytes is not None and exchange.message_bytes >= _LEAST_BYTES:
-            ranks = tuple(exchange.ranks.tolist())
+    for collective in collectives:
+        if collective.splits and collective.message_bytes is not None and collective.message_bytes >= _LEAST_BYTES:
+            ranks = tuple(collective.ranks.tolist())
             spanned = len({hosts.get(rank, "") for rank in ranks})
-            kind = _Kind(exchange.kind, exchange.message_bytes, len(ranks), spanned)
-            transfers[kind][ranks].append(exchange.transfer_ns)
+            kind = _Kind(collective.kind, collective.message_bytes, len(ranks), spanned)
+            transfers[kind][ranks].append(collective.transfer_ns)
     slow: dict[tuple[int, ...], SlowLink] = {}
     usual: set[str] = set()
     for kind, by_group in transfers.items():

@@ -11,7 +11,7 @@ from statistics import median
 import numpy as np
 
 from dptune.measure.communication.calls import Call
-from dptune.measure.communication.matching import Exchange, RankCalls
+from dptune.measure.communication.matching import MatchedCollective, RankCalls
 from dptune.measure.device.phases import OPTIMIZER, DeviceTimeline, Phased
 from dptune.measure.host.launches import UNLAUNCHED
 from dptune.measure.intervals import Intervals, Mask
@@ -58,7 +58,7 @@ def shard_units(
     spent: Sequence[DeviceTimeline],
     phased: Phased | str,
     ranks: Sequence[RankCalls],
-    exchanges: Sequence[Exchange],
+    collectives: Sequence[MatchedCollective],
     facts: Mapping[int, Facts],
 ) -> tuple[ShardUnits | None, str]:
     """The units of every rank, else None and the reason. `ranks`: the collectives in steps."""
@@ -68,7 +68,7 @@ def shard_units(
     except Missing as missing:
         return None, missing.reason
     counts = {len({start.unit for start in events.starts}) for events in found if events.numbered}
-    return (None, UNEVEN) if len(counts) > 1 else (_figures_of(spent, found, phased, exchanges, facts), NO_UNITS)
+    return (None, UNEVEN) if len(counts) > 1 else (_figures_of(spent, found, phased, collectives, facts), NO_UNITS)
 
 
 def _events_of(view: RankView, device: DeviceView, ranks: Sequence[RankCalls], names: Sequence[str]) -> UnitEvents:
@@ -84,12 +84,12 @@ def _figures_of(
     spent: Sequence[DeviceTimeline],
     found: Sequence[UnitEvents],
     phased: Phased | str,
-    exchanges: Sequence[Exchange],
+    collectives: Sequence[MatchedCollective],
     facts: Mapping[int, Facts],
 ) -> ShardUnits | None:
     """`found`: what the units of each device do."""
     rows: defaultdict[_Key, _Row] = defaultdict(_Row)
-    last = _last_ranks(exchanges)
+    last = _last_ranks(collectives)
     depths: Counter[Pass] = Counter()
     sizes, reduced = _recorded_sizes(facts), _reduced_sizes(facts)
     computed: Counter[Pass] = Counter()
@@ -129,7 +129,7 @@ def _figures_of(
             "whole_bytes": (sum(sizes.values()) if sized else None, _NO_SIZE),
         },
         policies=policies(facts),
-        groups=groups_of(spent, [events.calls for events in found], exchanges),
+        groups=groups_of(spent, [events.calls for events in found], collectives),
         numbered=any(events.numbered for events in found),
         rows=[_figures(key, rows[key], steps, {_GATHER: sizes, _REDUCE: reduced}) for key in order],
         forward_depth=depths["forward"],
@@ -139,13 +139,13 @@ def _figures_of(
     )
 
 
-def _last_ranks(exchanges: Sequence[Exchange]) -> dict[_Event, int]:
+def _last_ranks(collectives: Sequence[MatchedCollective]) -> dict[_Event, int]:
     """The rank that came last to each symmetric collective, for each of its events: the call on it is the shortest."""
     found: dict[_Event, int] = {}
-    for exchange in exchanges:
-        if exchange.symmetric:
-            last = int(exchange.ranks[np.argmin(exchange.end_ns - exchange.start_ns)])
-            for call, rank, device in zip(exchange.calls, exchange.ranks.tolist(), exchange.devices, strict=True):
+    for collective in collectives:
+        if collective.symmetric:
+            last = int(collective.ranks[np.argmin(collective.end_ns - collective.start_ns)])
+            for call, rank, device in zip(collective.calls, collective.ranks.tolist(), collective.devices, strict=True):
                 found[rank, device, call.row] = last
     return found
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from dptune.measure.communication.matching import Exchange
+from dptune.measure.communication.matching import MatchedCollective
 from dptune.measure.device.phases import DeviceTimeline
 from dptune.measure.shard_units.events import UnitCall
 from dptune.measure.shard_units.in_flight import InFlight
@@ -29,7 +29,7 @@ class _Group:
 
 
 def groups_of(
-    spent: Sequence[DeviceTimeline], sent: Sequence[Sequence[UnitCall]], exchanges: Sequence[Exchange]
+    spent: Sequence[DeviceTimeline], sent: Sequence[Sequence[UnitCall]], collectives: Sequence[MatchedCollective]
 ) -> list[UnitGroup]:
     """The groups of the units' collectives that were matched on all of their ranks, by their ranks."""
     groups: defaultdict[_Key, _Group] = defaultdict(_Group)
@@ -39,16 +39,16 @@ def groups_of(
         for each in calls
     }
     key_of: dict[tuple[int, str, int], _Key] = {}
-    for exchange in exchanges:
-        ranks = exchange.ranks.tolist()
-        rows = (call.row for call in exchange.calls)
-        events = list(zip(ranks, exchange.devices, rows, strict=True))
-        if exchange.splits and of_units.issuperset(events):
-            key = exchange.group, tuple(sorted(ranks))
+    for collective in collectives:
+        ranks = collective.ranks.tolist()
+        rows = (call.row for call in collective.calls)
+        events = list(zip(ranks, collective.devices, rows, strict=True))
+        if collective.splits and of_units.issuperset(events):
+            key = collective.group, tuple(sorted(ranks))
             key_of.update(dict.fromkeys(events, key))
-            groups[key].kinds[exchange.kind] = None
-            last = int(exchange.ranks[np.argmin(exchange.end_ns - exchange.start_ns)])
-            groups[key].late_ns[last] += exchange.waiting_ns
+            groups[key].kinds[collective.kind] = None
+            last = int(collective.ranks[np.argmin(collective.end_ns - collective.start_ns)])
+            groups[key].late_ns[last] += collective.waiting_ns
     for spent_by, calls in zip(spent, sent, strict=True):
         view, device, _ = spent_by
         places: defaultdict[_Key, list[int]] = defaultdict(list)

@@ -17,9 +17,9 @@ class InFlight:
     def __init__(self, spent_by: DeviceTimeline) -> None:
         view, device, self._timeline = spent_by
         columns, operations = view.columns, device.operations
-        exchanging = operations.work == Work.COMMUNICATION
-        self._number_of = {place: number for number, place in enumerate(np.flatnonzero(exchanging).tolist())}
-        events = operations.rows[exchanging]
+        communicating = operations.work == Work.COMMUNICATION
+        self._number_of = {place: number for number, place in enumerate(np.flatnonzero(communicating).tolist())}
+        events = operations.rows[communicating]
         self._since, self._until = first_begun(columns.ts_ns[events], columns.ends(events))
         self._bounds = bounds(device.windows)
 

@@ -48,7 +48,7 @@ def fitted(link: LinkFigures, steps: int = 40) -> Iterator[Point]:
 
 
 def name(link: LinkFigures) -> str:
-    """What is exchanged, between how many, and how that is known."""
+    """What is communicated, between how many, and how that is known."""
     return f"{link.kind}, {len(link.ranks)} ranks, {link.basis}"
 
 

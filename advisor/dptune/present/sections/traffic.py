@@ -60,7 +60,7 @@ _SITES = 3  # places that are shown of each kind of copy
 
 
 def collectives(report: Report, width: int) -> Iterator[Line]:
-    """Exchanges between ranks: how many, how big, how long."""
+    """Collectives: how many, how big, how long."""
     yield from heading(f"Collectives{of_recording(report.measured)} (traced times)", width)
     try:
         found = report.measured.collectives

@@ -22,6 +22,6 @@ def through(
             at_ns = call.at_ns if call.direction == "forward" else pass_.forward_ns + call.at_ns
             now[rank] += max(0.0, at_ns - computed[rank])
             computed[rank] = max(at_ns, computed[rank])
-        now = ended(calls[0], now, model.link, model.exchange_times, hybrid)
+        now = ended(calls[0], now, model.link, model.communication_times, hybrid)
     for rank, pass_ in passes.items():
         clock[rank] = now[rank] + max(0.0, pass_.forward_ns + pass_.backward_ns - computed[rank])

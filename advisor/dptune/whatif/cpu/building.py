@@ -1,9 +1,9 @@
 """A recorded run -> its step model, in untraced time.
 
-The profiler slows what the script's thread does. By how much shows in what is recorded in the untraced window and
-in the traced one alike: of backward passes the time that the thread computed, of the rest of a step but the wait for
-batches its host time, for nothing is exchanged in it. The exchange itself is never scaled by it: it is by the link,
-and slower beside compute by what the traced steps tell.
+The profiler slows what the script's thread does. By how much shows in what is recorded in the untraced window and in
+the traced one alike: of backward passes the time that the thread computed, of the rest of a step but the wait for
+batches its host time, for nothing is communicated in it. The collective itself is never scaled by it: it is by the
+link, and slower beside compute by what the traced steps tell.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from dptune.whatif.cpu.wire import Link
 from dptune.whatif.hosts import are_crowded, hosts_of
 from dptune.whatif.link import link_figures, link_of
 
-# Of an exchange beside compute. What a whole step lacks shows little of it where ranks have cores of their own: in 40
-# recordings over shaped links exchanges in flight while all ranks computed took 0.9 to 1.1 times what the fit says, and
-# what steps lacked said 1.0 to 1.5 and more. Of 32 changes predicted over such links effects were 3.0 % off in the mean
-# with 1.2, and 3.2 with what the step says up to 1.5. Where ranks and threads share cores it is far more.
+# Of a collective beside compute. What a whole step lacks shows little of it where ranks have cores of their own: in 40
+# recordings over shaped links collectives in flight while all ranks computed took 0.9 to 1.1 times what the fit says,
+# and what steps lacked said 1.0 to 1.5 and more. Of 32 changes predicted over such links effects were 3.0 % off in the
+# mean with 1.2, and 3.2 with what the step says up to 1.5. Where ranks and threads share cores it is far more.
 _BESIDE = 1.2
-# Where ranks share the cores of one host with the threads that exchange, what is in flight waits for a core.
+# Where ranks share the cores of one host with the threads that communicate, what is in flight waits for a core.
 _MOST_BESIDE, _HALVINGS = 6.0, 6
 # What a pass takes whatever the batch, besides what its thread takes between operators: calling one, so many times what
 # one takes that only looks at memory in another way, or so long where a trace has none of those; and each byte of the
@@ -107,8 +107,8 @@ class Recorded:
     def _traced(self, part: slice, sizes: tuple[int, ...]) -> StepModel:
         """The model of the traced steps in their own time.
 
-        All of it but the exchange is as recorded, so where ranks share cores how much longer they took than it says
-        gives by how much an exchange is slower while ranks compute.
+        All of it but the collective is as recorded, so where ranks share cores how much longer they took than it says
+        gives by how much a collective is slower while ranks compute.
         """
         timelines = self.timelines.values()
         model = StepModel(
@@ -173,7 +173,7 @@ def facts_of(run: Run, measured: Measured) -> dict[int, Facts]:
 
 
 def _buffers_ns(ddp: DdpFacts, step: RankStep, others: int, others_ns: Mapping[int, float]) -> dict[int, float]:
-    """What sending buffers takes of a forward pass, by rank, where passes exchange nothing else outside of backward.
+    """What sending buffers takes of a forward pass, by rank, where passes communicate nothing else outside of backward.
 
     They travel in one broadcast, or one for each of two types.
     """

@@ -1,6 +1,6 @@
 """Changes of knobs, as changes of a step model. What a model cannot tell raises Missing.
 
-Those of exchanges stand in `exchanges`, those of batches in `loaders`; those with only a bound in `bounds`.
+Those of communication stand in `communication`, those of batches in `loaders`; those with only a bound in `bounds`.
 """
 
 from __future__ import annotations
@@ -284,4 +284,4 @@ _UNKNOWN = {
     "fsdp.unshard_in_backward": "which units hold only embeddings was not recorded",
     "fsdp.reshard_after_backward": "which micro-batches of the script keep gathered parameters was not recorded",
 }
-_FEW_CORES = 2  # to a rank: with no more, exchanges and the passes of other ranks are in each other's way
+_FEW_CORES = 2  # to a rank: with no more, collectives and the passes of other ranks are in each other's way

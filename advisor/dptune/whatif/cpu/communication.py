@@ -1,4 +1,4 @@
-"""Changes of what is exchanged, and when: buckets, passes that exchange nothing, and hooks on what is sent."""
+"""Changes of what is communicated, and when: buckets, passes that communicate nothing, and hooks on what is sent."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ _HALVED, _FLOAT_BYTES = "float32", 4
 # What gloo takes for a float beyond half of the time of a 32-bit one (torch 2.13, two ranks on one host, messages of 1
 # and 4 MB: 1.0 to 1.4 ns of fp16, up to 0.5 of bf16).
 ADDING_NS = {"fp16": 1.0}
-# What a hook in Python takes for each bucket, with its casts and what follows the exchange (torch 2.13, gloo, buckets
+# What a hook in Python takes for each bucket, with its casts and what follows the collective (torch 2.13, gloo, buckets
 # of 20 and 40 kB: 66 to 106 us in one process, 84 to 192 between two on one host).
 HOOK_NS = 100e3
-# What the next exchange of its lane waits besides: the backend's thread runs the end of the hook first, in Python (five
-# recordings of 40 and 60 buckets of 37 to 50 KiB over 200 Mbit/s, on two machines: 100 to 460 us; of one bucket none).
+# What the next collective of its lane waits besides: the backend's thread runs the end of the hook first, in Python
+# (five recordings of 40 and 60 buckets of 37 to 50 KiB over 200 Mbit/s, on two machines: 100 to 460 us; of one bucket
+# none).
 HOOK_ENDS_NS = 350e3
 # What PowerSGD of rank 1 computes for each matrix that it compresses, and for each byte of all gradients (torch 2.13,
 # one core, eight models of 1 to 34 MB in 2 to 100 matrices: 0.6 to 1.7 times that, and 2.6 for matrices of 16 MB).
@@ -58,7 +59,7 @@ def first_bucket(model: StepModel, value: Value) -> StepModel:
 
 
 def no_sync(model: StepModel, value: Value) -> StepModel:
-    """All passes but the last exchange nothing; or each as the last one does."""
+    """All passes but the last communicate nothing; or each as the last one does."""
     quiet = model.quiet_times
 
     def of(step: RankStep) -> RankStep:
@@ -68,8 +69,10 @@ def no_sync(model: StepModel, value: Value) -> StepModel:
         if value:
             silent = (pass_.silent().scaled(quiet if pass_.ready_ns else 1.0) for pass_ in before)
             return replace(step, passes=(*silent, last))
-        exchanging = (pass_ if pass_.ready_ns else pass_.scaled(1 / quiet).exchanging_as(last) for pass_ in before)
-        return replace(step, passes=(*exchanging, last))
+        communicating = (
+            pass_ if pass_.ready_ns else pass_.scaled(1 / quiet).communicating_as(last) for pass_ in before
+        )
+        return replace(step, passes=(*communicating, last))
 
     steps = {rank: [of(step) for step in steps] for rank, steps in model.steps.items()}
     return _sending(model, steps) if model.buffers_ns else replace(model, steps=steps)
@@ -81,7 +84,7 @@ def sends(step: RankStep) -> list[bool]:
 
 
 def _sending(model: StepModel, steps: dict[int, list[RankStep]]) -> StepModel:
-    """Buffers are sent before each forward pass that follows a pass that exchanges its gradients, and before no other.
+    """Buffers are sent before each forward pass that follows one that communicates its gradients, and no other.
 
     The first pass of a step follows the last one of the step before.
     """
@@ -140,13 +143,13 @@ def comm_hook(model: StepModel, value: Value) -> StepModel:
 
 
 def _following(model: StepModel) -> float:
-    """The part of the buckets whose exchange follows another in its lane."""
+    """The part of the buckets whose collective follows another in its lane."""
     buckets = len(assign(model.gradient_bytes, model.caps))
     return max(0, buckets - model.link.lanes) / buckets
 
 
 def _power_sgd(model: StepModel) -> StepModel:
-    """Three exchanges of little in place of all buckets, once every gradient is there, and compressing before them."""
+    """Three small collectives in place of all buckets, once every gradient is there, and compressing before them."""
     total = sum(model.gradient_bytes)
     if model.low_rank is None:
         raise Missing("gradient shapes are unknown: record again")

@@ -1,4 +1,4 @@
-"""What latency is while ranks train: as the run's own exchanges show it, or `dptune links` does, else assumed."""
+"""What latency is while ranks train: as the run's own collectives show it, or `dptune links` does, else assumed."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from dptune.whatif.cpu.model import Latency
 from dptune.whatif.cpu.timeline import Timeline
 from dptune.whatif.cpu.wire import Link, between
 
-# Exchanges after the backward pass tell what latency is while ranks train, where so many follow each other and it is so
-# much of what they take: less of it is explained by errors of the link's rate.
+# Collectives after the backward pass tell what latency is while ranks train, where so many follow each other and it is
+# so much of what they take: less of it is explained by errors of the link's rate.
 _QUEUED, _QUEUED_SHARE = 8, 0.2
-# Where ranks share the cores of one host with the threads that exchange: the latency that `dptune links` measures is of
-# cores that idle and must be woken, which busy ones need not. Of bucket sizes on two ranks of one host of two cores,
+# Where ranks share the cores of one host with the threads that communicate: the latency that `dptune links` measures is
+# of cores that idle and must be woken, which busy ones need not. Of bucket sizes on two ranks of one host of two cores,
 # whose calls took 1.7 to 2.1 ms, five changes came out as by 0.8 to 1.4 ms; on another day the same calls took 0.25 ms,
 # where cores had been kept awake.
 _CROWDED_ALONE = 0.65
@@ -29,7 +29,7 @@ _OF_OTHERS, _QUEUED_OTHERS = Latency(others=(0.8, 1.4)), (0.85, 1.3)
 
 
 def latency_of(seen: tuple[float, float] | None, figures: LinkFigures, link: Link, crowded: bool) -> Latency:
-    """As the run's own exchanges show it, and `dptune links` of calls that follow each other, else assumed.
+    """As the run's own collectives show it, and `dptune links` of calls that follow each other, else assumed.
 
     `seen` are bytes of a message, and the latency of such ones that follow each other: what was measured of other sizes
     is as much more or less than that of this one.
@@ -63,7 +63,7 @@ def latency_of(seen: tuple[float, float] | None, figures: LinkFigures, link: Lin
 
 
 def seen(timelines: Mapping[int, Timeline], sizes: Sequence[int], link: Link) -> tuple[float, float] | None:
-    """Bytes and latency of an exchange that follows others while no rank computes; None where too few do.
+    """Bytes and latency of a collective that follows others while no rank computes; None where too few do.
 
     Of the rank that sees the least of it: the others wait for one that still computes.
     """

@@ -88,7 +88,7 @@ def batch(model: StepModel, value: Value) -> StepModel:
 def micro_batches(model: StepModel, value: Value) -> StepModel:
     """Fewer passes per step: the first and the last stay, and of those between them an even selection.
 
-    What a step does once stays: the optimizer, what precedes its first pass, and the exchange of the last.
+    What a step does once stays: the optimizer, what precedes its first pass, and the collective of the last.
     """
     before, after = {len(step.passes) for steps in model.steps.values() for step in steps}, int(value or 0)
     if len(before) > 1:

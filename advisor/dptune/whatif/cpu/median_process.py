@@ -2,8 +2,8 @@
 
 The step of another process takes longer for one of two reasons. Its threads compute longer: what they take in backward
 passes, and beside those, is timed in each process, so the model is brought to the middle of them. And it waits longer
-for its exchanges: a connection is slower or faster from one process to the next (of four that ran one script over
-200 Mbit/s two took 121 ms of a step for its exchanges, and two 142; all computed for 37), and no sweep of links shows
+for its collectives: a connection is slower or faster from one process to the next (of four that ran one script over
+200 Mbit/s two took 121 ms of a step for its collectives, and two 142; all computed for 37), and no sweep of links shows
 which a script will get. What the measured step takes beyond the model's is mostly theirs.
 """
 
@@ -21,9 +21,9 @@ from dptune.whatif.cpu.model import Pass, RankStep, StepModel
 from dptune.whatif.cpu.replay import step_ns
 from dptune.whatif.cpu.step_times import alone_ns, computed_ns, loader_waits
 
-# How far the exchanges of a process may be from the link's fit, as a logarithm, and what else a step's model
-# is off, of the step: how sensitive the step is to its exchanges shows how much of what it lacks is theirs.
-_OF_EXCHANGES, _OF_STEP = 0.1, 0.02
+# How far the collectives of a process may be from the link's fit, as a logarithm, and what else a step's model
+# is off, of the step: how sensitive the step is to its collectives shows how much of what it lacks is theirs.
+_OF_COMMUNICATION, _OF_STEP = 0.1, 0.02
 _TRIED = 1.25  # times as long, and as short
 
 
@@ -51,15 +51,17 @@ def computing(model: StepModel, processes: Sequence[Mapping[int, Facts]]) -> Ste
     )
 
 
-def exchanging(model: StepModel, measured_ns: float) -> StepModel:
-    """The model with exchanges that take longer, or not as long, by what the measured step takes beyond the model's."""
-    longer, shorter = (step_ns(replace(model, exchange_times=times)) for times in (_TRIED, 1 / _TRIED))
+def communicating(model: StepModel, measured_ns: float) -> StepModel:
+    """The model with collectives longer, or shorter, by what the measured step takes beyond the model's."""
+    longer, shorter = (step_ns(replace(model, communication_times=times)) for times in (_TRIED, 1 / _TRIED))
     sensitivity_ns = (longer - shorter) / (2 * log(_TRIED))  # ns for each unit of the logarithm
     lacks = measured_ns - step_ns(model)
     off = (_OF_STEP * measured_ns) ** 2
     return replace(
         model,
-        exchange_times=exp(lacks * sensitivity_ns * _OF_EXCHANGES**2 / ((sensitivity_ns * _OF_EXCHANGES) ** 2 + off)),
+        communication_times=exp(
+            lacks * sensitivity_ns * _OF_COMMUNICATION**2 / ((sensitivity_ns * _OF_COMMUNICATION) ** 2 + off)
+        ),
     )
 
 

@@ -1,4 +1,4 @@
-"""A step as its parts: what each rank computes, when its gradients are ready, and what they are exchanged over."""
+"""A step as its parts: what each rank computes, when its gradients are ready, and what they are communicated over."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class Pass:
 
     `loader_ns` is the wait for its batch, `forward_ns` what else comes before the backward pass, `backward_ns` the
     compute of that, as long as nothing slows it. `ready_ns` counts from its start: when each gradient is ready, in the
-    order in which they are; empty where the pass does not exchange them. `hooks_ns` is the part of `backward_ns` that
-    it takes only because they are exchanged, `sent_ns` the part of `forward_ns` in which something else is exchanged.
-    `calls` are the collectives of fully_shard units, in order: what they take is in none of these times.
+    order in which they are; empty where the pass does not communicate them. `hooks_ns` is the part of `backward_ns`
+    that it takes only because they are communicated, `sent_ns` the part of `forward_ns` in which something else is
+    communicated. `calls` are the collectives of fully_shard units, in order: what they take is in none of these times.
     """
 
     loader_ns: float
@@ -50,11 +50,11 @@ class Pass:
         return replace(self, forward_ns=forward_ns, backward_ns=backward_ns, ready_ns=ready_ns, calls=tuple(calls))
 
     def silent(self) -> Pass:
-        """The pass without its exchange."""
+        """The pass without its collective."""
         return replace(self, backward_ns=self.backward_ns - self.hooks_ns, ready_ns=(), hooks_ns=0.0)
 
-    def exchanging_as(self, other: Pass) -> Pass:
-        """The pass with an exchange like another's: its gradients are ready when that one's are."""
+    def communicating_as(self, other: Pass) -> Pass:
+        """The pass with a collective like another's: its gradients are ready when that one's are."""
         backward_ns = self.backward_ns - self.hooks_ns + other.hooks_ns
         return replace(self, backward_ns=backward_ns, ready_ns=other.ready_ns, hooks_ns=other.hooks_ns)
 
@@ -119,35 +119,31 @@ class Latency:
 class StepModel:
     """Everything a replay needs.
 
-    `steps` are by rank. `gradient_bytes` are in the order of becoming ready. `start_ns` is what starting an exchange
+    `steps` are by rank. `gradient_bytes` are in the order of becoming ready. `start_ns` is what starting a collective
     takes on the thread that computes, `copy_ns_per_byte` what copying a reduced bucket back into gradients takes,
-    `prepare_ns_per_byte` what a communication hook does before the exchange, which `wire_share` of the bytes remain of;
-    `hook_ns` is what calling it takes that thread for each bucket.
-    `slowdown`: how many times as long backward passes compute while an exchange is in flight. `beside`: how many times
-    as long an exchange takes while every rank computes; less so where some do. `exchange_times`: how many times as long
-    any takes as the link predicts. `latency` is in the link's already.
-    `wrapper_times`: how many times as long as usual the code of another wrapper takes.
-    `apart_share`: how much longer some ranks compute than others from one collective of units to the next, as a share,
-    where steps of units were not recorded.
-    `quiet_times`: how many times as long a pass computes that exchanges no more what it did.
-    `crowded_slowdown`: the least of that once no rank is late, where they have few cores: one that waits leaves a core
-    to the late one's exchange, so a recording of that does not show it.
-    `uneven_left`: the part of the difference between ranks that balancing their work leaves.
-    `supply_ns`: by rank how often its loader has another batch; where it is not given, the wait for each is as
-    recorded. `restart_ns` is what it waits besides for each: to take it from a worker, and because epochs begin without
-    any. `fixed_share` is the part of forward and backward that does not grow with the batch. `low_rank` is None where
-    the shapes of gradients are not known; `hook_times`: how many times as long as usual a hook computes. `dtype` is
-    that of all gradients, None if not known. The ranks were on so many `hosts`. `others` are the exchanges of a step
-    outside of backward passes: they stay as recorded, part of what is computed, and take `others_ns` of each rank: who
-    sends buffers hardly waits, who gets them does. `buffers_ns` is what a forward pass of each rank that begins by
-    sending buffers takes for it: each does that follows a pass that exchanged its gradients. Empty where it is not
-    known. `least_cap_bytes`: torch refuses buckets of which none may be as large, because the module is compiled.
-    `within_times`: how many times as long as between hosts a hop within one takes, where that was not measured (over
-    gloo and 200 Mbit/s 0.05);
-    `shares_host_link`: whether ranks of a host that send to another at once are each as much slower.
-    `link_source` says in words what the link is from, where that is no fit.
-    `sharding` is None where DistributedDataParallel replicates the model; where it is not, there are no gradients and
-    buckets, and `link` is still that of all-reduces.
+    `prepare_ns_per_byte` what a communication hook does before the collective, which `wire_share` of the bytes remain
+    of; `hook_ns` is what calling it takes that thread for each bucket. `slowdown`: how many times as long backward
+    passes compute while a collective is in flight. `beside`: how many times as long a collective takes while every rank
+    computes; less so where some do. `communication_times`: how many times as long any takes as the link predicts.
+    `latency` is in the link's already. `wrapper_times`: how many times as long as usual the code of another wrapper
+    takes. `apart_share`: how much longer some ranks compute than others from one collective of units to the next, as a
+    share, where steps of units were not recorded. `quiet_times`: how many times as long a pass computes that no longer
+    communicates. `crowded_slowdown`: the least of that once no rank is late, where they have few cores: one that waits
+    leaves a core to the late one's collective, so a recording of that does not show it. `uneven_left`: the part of the
+    difference between ranks that balancing their work leaves. `supply_ns`: by rank how often its loader has another
+    batch; where it is not given, the wait for each is as recorded. `restart_ns` is what it waits besides for each: to
+    take it from a worker, and because epochs begin without any. `fixed_share` is the part of forward and backward that
+    does not grow with the batch. `low_rank` is None where the shapes of gradients are not known; `hook_times`: how many
+    times as long as usual a hook computes. `dtype` is that of all gradients, None if not known. The ranks were on so
+    many `hosts`. `others` are the collectives of a step outside of backward passes: they stay as recorded, part of what
+    is computed, and take `others_ns` of each rank: who sends buffers hardly waits, who gets them does. `buffers_ns` is
+    what a forward pass of each rank that begins by sending buffers takes for it: each does that follows a pass that
+    communicated its gradients. Empty where it is not known. `least_cap_bytes`: torch refuses buckets of which none may
+    be as large, because the module is compiled. `within_times`: how many times as long as between hosts a hop within
+    one takes, where that was not measured (over gloo and 200 Mbit/s 0.05); `shares_host_link`: whether ranks of a host
+    that send to another at once are each as much slower. `link_source` says in words what the link is from, where that
+    is no fit. `sharding` is None where DistributedDataParallel replicates the model; where it is not, there are no
+    gradients and buckets, and `link` is still that of all-reduces.
     """
 
     steps: Mapping[int, Sequence[RankStep]]
@@ -161,7 +157,7 @@ class StepModel:
     wire_share: float = 1.0
     slowdown: float = 1.0
     beside: float = 1.0
-    exchange_times: float = 1.0
+    communication_times: float = 1.0
     wrapper_times: float = 1.0
     apart_share: float = APART_SHARE
     quiet_times: float = 1.0

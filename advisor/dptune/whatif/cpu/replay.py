@@ -1,10 +1,9 @@
 """A step model -> how long its steps take: the passes of all ranks, and the buckets between them, in order of time.
 
-A bucket goes out once its last gradient is ready on every rank; starting its exchange takes the thread that computes a
-while, which delays all gradients after it, and as long as one is in flight backward passes compute more slowly, and it
-moves more slowly while ranks compute. After
-its own compute a rank waits for the buckets in order, and copies each back; then it goes on with the optimizer. So the
-ranks meet in each step, and who computes longer makes all wait.
+A bucket goes out once its last gradient is ready on every rank; starting its collective takes the thread that computes
+a while, which delays all gradients after it, and as long as one is in flight backward passes compute more slowly, and
+it moves more slowly while ranks compute. After its own compute a rank waits for the buckets in order, and copies each
+back; then it goes on with the optimizer. So the ranks meet in each step, and who computes longer makes all wait.
 """
 
 from __future__ import annotations
@@ -96,17 +95,17 @@ def _through(
     model: StepModel,
 ) -> None:
     """Move the clocks to the end of one pass of every rank."""
-    exchanging = {rank: pass_ for rank, pass_ in passes.items() if pass_.ready_ns}
-    if not exchanging:
+    communicating = {rank: pass_ for rank, pass_ in passes.items() if pass_.ready_ns}
+    if not communicating:
         for rank, pass_ in passes.items():
             clock[rank] = starts[rank] + pass_.backward_ns
         return
     delays = list(accumulate(model.start_ns + model.hook_ns + model.prepare_ns_per_byte * size for size in sizes))
-    computing = {rank: _computing(pass_, starts[rank], last, delays) for rank, pass_ in exchanging.items()}
-    base = min(starts[rank] for rank in exchanging)
-    ended = _exchanged([*computing.values()], base, [model.wire_share * size for size in sizes], model)
+    computing = {rank: _computing(pass_, starts[rank], last, delays) for rank, pass_ in communicating.items()}
+    base = min(starts[rank] for rank in communicating)
+    ended = _communicated([*computing.values()], base, [model.wire_share * size for size in sizes], model)
     for rank, pass_ in passes.items():
-        if rank not in exchanging:
+        if rank not in communicating:
             clock[rank] = starts[rank] + pass_.backward_ns
             continue
         now = computing[rank].reached[-1]
@@ -157,14 +156,14 @@ def _computing(pass_: Pass, start: float, last: Sequence[int], delays: Sequence[
     return _Computing(start, [after - before for before, after in pairwise(in_order)], [])
 
 
-def _exchanged(ranks: Sequence[_Computing], base: float, sizes: Sequence[float], model: StepModel) -> list[float]:
-    """When each bucket has been exchanged. The ranks, too, are brought to the end of their compute."""
+def _communicated(ranks: Sequence[_Computing], base: float, sizes: Sequence[float], model: StepModel) -> list[float]:
+    """When each bucket has been communicated. The ranks, too, are brought to the end of their compute."""
     wire, ended = Wire(model.link, base), [0.0] * len(sizes)
     asked = over = 0
     computing = [rank for rank in ranks if not rank.over]
     while over < len(sizes) or computing:
         slowdown = model.slowdown if wire.busy else 1.0
-        speed = 1 / (model.exchange_times * (1 + (model.beside - 1) * (len(computing) / len(ranks))))
+        speed = 1 / (model.communication_times * (1 + (model.beside - 1) * (len(computing) / len(ranks))))
         now = min([wire.upcoming(speed), *[rank.upcoming(slowdown) for rank in computing]])
         there = [rank.move(now, slowdown) for rank in computing]
         for number in wire.move(now):

@@ -1,13 +1,13 @@
-"""The parts of the recorded steps of one rank whose gradients DistributedDataParallel exchanges, on a CPU.
+"""The parts of the recorded steps of one rank whose gradients DistributedDataParallel reduces, on a CPU.
 
 There the script's own thread computes all of a step, so what it does is a sequence: waits for batches, the forward
-pass, the backward pass with the moment each gradient is ready, the wait for the exchange, copies of buckets back into
-gradients, the optimizer. Calls that start an exchange stand in the backward pass; they are taken out of it, and their
+pass, the backward pass with the moment each gradient is ready, the wait for the collective, copies of buckets back into
+gradients, the optimizer. Calls that start a collective stand in the backward pass; they are taken out of it, and their
 time is kept beside it, because other buckets make others.
 
-As long as an exchange is in flight the backend's threads want the cores too, and a backward pass computes more slowly.
+As long as a collective is in flight the backend's threads want the cores too, and a backward pass computes more slowly.
 How much so follows from the time that its thread computed (facts, `backward_cpu_ns`): what the pass lasts beyond that,
-it lost while exchanges were in flight. Those parts are taken to be that much shorter without. Passes are noisy: the
+it lost while collectives were in flight. Those parts are taken to be that much shorter without. Passes are noisy: the
 less was in flight, the more it is taken to be what it usually is.
 """
 
@@ -34,26 +34,26 @@ _COPY = "torch.distributed.ddp.reducer::copy_bucket_to_grad"
 LOADER = "enumerate(DataLoader)#"
 _FORWARD = "DistributedDataParallel.forward"
 _IN_FLIGHT = "gloo:"
-# Of a thread that shares its core with the two that exchange for a process group of gloo. What a pass lost beyond that,
-# it lost to something else: a step of 25 ms on one host seemed to be slowed 8 times in one rank and not in the other,
-# and smaller buckets to cost it 17 ms; they cost 2.
+# Of a thread that shares its core with the two that communicate for a process group of gloo. What a pass lost beyond
+# that, it lost to something else: a step of 25 ms on one host seemed to be slowed 8 times in one rank and not in the
+# other, and smaller buckets to cost it 17 ms; they cost 2.
 _MOST_SLOWDOWN = 3.0
 # As if besides so much of each backward pass had been in flight and computed so slowly. In 17 ranks' recordings with
-# exchanges in flight for 30 % of backward passes and more it was 1.03 to 2.0, the median 1.3; what a pass seems to lose
-# is off by some 3 % of it. Without this, a bucket that left when all was computed gave, by noise, a slowdown of 3, and
-# smaller buckets were to save 0 to 11 % of the step: they saved 24.
+# collectives in flight for 30 % of backward passes and more it was 1.03 to 2.0, the median 1.3; what a pass seems to
+# lose is off by some 3 % of it. Without this, a bucket that left when all was computed gave, by noise, a slowdown of 3,
+# and smaller buckets were to save 0 to 11 % of the step: they saved 24.
 _USUAL_SLOWDOWN, _USUAL_WEIGHT = 1.3, 0.1
 
 
 @dataclass(frozen=True)
 class Timeline:
-    """The steps of one rank as recorded, and the median time, ns, that starting one exchange takes on its thread.
+    """The steps of one rank as recorded, and the median time, ns, that starting one collective takes on its thread.
 
     `copy_ns` is what copying buckets back takes in a pass, the median; 0 where gradients are views of the buckets.
-    `slowdown`: how many times as long backward passes compute while an exchange is in flight; the steps are without it.
-    `calls` is what calling operators takes. `others` are the exchanges of a step outside of backward passes,
+    `slowdown`: how many times as long backward passes compute while a collective is in flight; the steps are without
+    it. `calls` is what calling operators takes. `others` are the collectives of a step outside of backward passes,
     `others_ns` what they take; medians. `durations_ns` is how long each step took. `tails` are, for each pass, the
-    exchanges that began once it had computed: how many, and how long all of them took.
+    collectives that began once it had computed: how many, and how long all of them took.
     """
 
     steps: tuple[RankStep, ...]
@@ -81,14 +81,14 @@ class _Backward:
     resumed_ns: int
     loader_ns: int
     copied_ns: int
-    exchanges: bool
+    communicates: bool
     hooked_ns: tuple[Ints, Ints]
     inner_ns: tuple[Ints, Ints]
 
 
 @dataclass(frozen=True, eq=False)
 class _Rank:
-    """The rows of a rank's trace that show the parts, and when exchanges were started and in flight."""
+    """The rows of a rank's trace that show the parts, and when collectives were started and in flight."""
 
     columns: Columns
     evaluated: Ints
@@ -147,7 +147,7 @@ class _Rank:
             copied = self._within(self.copies, began, following)
             hooked, inner = (self._within(rows, began, ended) for rows in (self.hooked, self.accumulated))
             started = self._within(self.starts, began, ended)
-            # Gradients that are views of the buckets are not copied back: the last exchange shows where it resumes.
+            # Gradients that are views of the buckets are not copied back: the last collective shows where it resumes.
             flown = self._within(self.flights, began, following)[: len(started)]
             resumed = max([ended, *end[copied].tolist(), *end[flown].tolist()])
             passes.append(
@@ -158,7 +158,7 @@ class _Rank:
                     resumed_ns=resumed,
                     loader_ns=int(self.columns.dur_ns[self._within(self.loader, follows, began)].sum()),
                     copied_ns=int(self.columns.dur_ns[copied].sum()),
-                    exchanges=len(started) > 0,
+                    communicates=len(started) > 0,
                     hooked_ns=(ts[hooked], end[hooked]),
                     inner_ns=(ts[inner], end[inner]),
                 )
@@ -184,8 +184,10 @@ class _Rank:
             loader_ns=backward.loader_ns,
             forward_ns=backward.began_ns - backward.follows_ns - backward.loader_ns,
             backward_ns=backward_ns,
-            ready_ns=tuple(computed(backward.hooked_ns[1])) if backward.exchanges else (),
-            hooks_ns=max(0.0, lasting(backward.hooked_ns) - lasting(backward.inner_ns)) if backward.exchanges else 0.0,
+            ready_ns=tuple(computed(backward.hooked_ns[1])) if backward.communicates else (),
+            hooks_ns=max(0.0, lasting(backward.hooked_ns) - lasting(backward.inner_ns))
+            if backward.communicates
+            else 0.0,
             sent_ns=self._sent_ns(backward),
         )
 
@@ -211,9 +213,9 @@ class _Rank:
         return (flew + usual) / (computed + usual / _USUAL_SLOWDOWN)
 
     def tail(self, backward: _Backward) -> tuple[int, int]:
-        """The exchanges that begin once a pass has computed: how many, and how long all of them take."""
+        """The collectives that begin once a pass has computed: how many, and how long all of them take."""
         flown = self._within(self.flights, backward.ended_ns, backward.resumed_ns)
-        if not backward.exchanges or not len(flown):
+        if not backward.communicates or not len(flown):
             return 0, 0
         return len(flown), int(self.columns.end_ns[flown].max() - self.columns.ts_ns[flown[0]])
 
@@ -274,7 +276,7 @@ def timeline(view: RankView, computed_ns: float) -> Timeline:
         for step in steps
     ]
     copied = [sum(backward.copied_ns for backward in found[step.number]) for step in steps]
-    synchronised = max(sum(backward.exchanges for backward in found[step.number]) for step in steps)
+    synchronised = max(sum(backward.communicates for backward in found[step.number]) for step in steps)
     return Timeline(
         steps=tuple(parts),
         start_ns=float(np.median(view.columns.dur_ns[rank.starts])) if len(rank.starts) else 0.0,

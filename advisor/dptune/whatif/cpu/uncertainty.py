@@ -8,16 +8,16 @@ from dptune.whatif.cpu import replay
 from dptune.whatif.cpu.model import StepModel
 
 # How much of what an unchanged replay is off a prediction is off by; what else it is off by of the difference that a
-# change makes, of the step that it makes, and of what that computes, which varies more than what it exchanges; and how
-# much of the spread between processes, because the steps before and after a change are both measured.
-# Of the third to the sixth round of predictions (74 changes, predicted again) 61 effects lay within, as wide as 9.6 %
-# of the step in the median; of the 63 that change no more than the model does (no 16-bit hooks, which change what the C
-# library does with freed memory, too) 55, as wide as 9.9 %. Ranks that share cores vary more: of nine changes of the
-# seventh round on one host two lay just outside of what holds for others.
-# Of the difference it was 2 % until the first run of the advice benchmark, whose changes save more of a step: 7 of 10
-# lay within. With 8 % 82 of 94 do (its ten; the sixth, seventh and ninth round but for 16-bit hooks), with 2 % 77.
-# Where several processes were timed the model is of the middle one, and less sure of neither: of the 42 changes of the
-# advice benchmark's last three draws, predicted again so, 39 lay within, as wide as 9 % of the step in the median.
+# change makes, of the step that it makes, and of what that computes, which varies more than what it communicates; and
+# how much of the spread between processes, because the steps before and after a change are both measured. Of the third
+# to the sixth round of predictions (74 changes, predicted again) 61 effects lay within, as wide as 9.6 % of the step in
+# the median; of the 63 that change no more than the model does (no 16-bit hooks, which change what the C library does
+# with freed memory, too) 55, as wide as 9.9 %. Ranks that share cores vary more: of nine changes of the seventh round
+# on one host two lay just outside of what holds for others. Of the difference it was 2 % until the first run of the
+# advice benchmark, whose changes save more of a step: 7 of 10 lay within. With 8 % 82 of 94 do (its ten; the sixth,
+# seventh and ninth round but for 16-bit hooks), with 2 % 77. Where several processes were timed the model is of the
+# middle one, and less sure of neither: of the 42 changes of the advice benchmark's last three draws, predicted again
+# so, 39 lay within, as wide as 9 % of the step in the median.
 _OF_REPLAY, _OF_STEP, _OF_PROCESSES = 0.3, 0.02, 0.3
 _OF_COMPUTE, _OF_COMPUTE_OF_SEVERAL = 0.05, 0.045
 # Steps of fully_shard differ more between processes, most where they compute for most of the step: of 19 changes that
@@ -58,7 +58,7 @@ def unknown_ns(
 
     `step_ns` is the measured step, `level` how many times as long it is as that of the model `before`, `difference_ns`
     what the change adds to it. `several`: whether several processes were timed; `crowded`: whether ranks share cores.
-    A step of which more is exchange is off by less.
+    A step of which more is communication is off by less.
     """
     predicted_ns = step_ns + difference_ns
     computed_ns = level * replay.step_ns(after.without_transfers())

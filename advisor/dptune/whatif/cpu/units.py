@@ -5,10 +5,10 @@ gather that is prefetched blocks earlier and hides nothing. Only `set_unshard_as
 gloo runs a reduce-scatter as an all-reduce of the whole unit (`ProcessGroupGloo::_reduce_scatter_base`). A ring
 all-gather takes half of that: half of its hops, half of its bytes.
 
-Two ranks exchange both halves of their shards over one connection (gloo/allgather.cc). A rank that arrives after the
-other's requests have arrived sends its data at once, before it requests its own, so its requests wait behind that data:
-it ends half of the transfer later, and the other one hop earlier. (Two recordings over 200 Mbit/s and 1 ms, units of
-0.7 to 4.5 MB: 16.1, 35.1 and 93.0 ms on the rank that came first, 24.2, 46 to 52 and 138.7 on the other.)
+Two ranks send each other both halves of their shards over one connection (gloo/allgather.cc). A rank that arrives after
+the other's requests have arrived sends its data at once, before it requests its own, so its requests wait behind that
+data: it ends half of the transfer later, and the other one hop earlier. (Two recordings over 200 Mbit/s and 1 ms, units
+of 0.7 to 4.5 MB: 16.1, 35.1 and 93.0 ms on the rank that came first, 24.2, 46 to 52 and 138.7 on the other.)
 """
 
 from __future__ import annotations

@@ -15,11 +15,11 @@ _HOOK_TIMES = (0.6, 2.0)  # how far what a hook computes may be from its predict
 # How far what the code of another wrapper takes may be from its prediction, and what is computed under it.
 _WRAPPER_TIMES = ((0.5, 0.87), (1.5, 1.15))
 _OTHER_APART = (0.05, 0.2)  # what ranks compute apart between collectives of units, where that is not recorded
-_OTHER_BESIDE = (0.8, 1.25)  # times what is predicted of exchanges beside compute
+_OTHER_BESIDE = (0.8, 1.25)  # times what is predicted of collectives beside compute
 _OTHER_CROWDED = (1.2, 1.8)  # slowdowns, once no rank is late
 _UNEVEN_LEFT = 0.25  # of the difference: batches of samples sorted by length, or cut by tokens, are not of equal cost
-# Times what a pass computes once it exchanges nothing any more: the threads and the kernel that moved its gradients
-# leave cores and caches to it, after the exchange, too. Of two scripts with four passes, of which three exchanged no
+# Times what a pass computes once it no longer communicates: the threads and the kernel that moved its gradients leave
+# cores and caches to it, after the collective, too. Of two scripts with four passes, of which three communicated no
 # more, one computed 12 % less in all of a step; the other's step was 7 % of what it computes shorter than predicted.
 _QUIET = 0.85
 

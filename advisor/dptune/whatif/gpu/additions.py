@@ -62,7 +62,7 @@ class Additions:
         if len(waited) >= SEVERAL:
             waited = [self.item(next(iter(begins)), [Edge(begin, 0.0, Kind.ARRIVAL) for begin in waited])]
         ends = {
-            rank: self.item(rank, [Edge(item, took_ns, Kind.EXCHANGE, number) for item in waited], like.get(rank))
+            rank: self.item(rank, [Edge(item, took_ns, Kind.COLLECTIVE, number) for item in waited], like.get(rank))
             for rank in begins
         }
         return Added(number, begins, ends)

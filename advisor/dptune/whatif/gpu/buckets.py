@@ -105,7 +105,7 @@ def _unlike(program: Program) -> float:
 def _took_ns(edges: Sequence[Sequence[Edge]], bucket: Bucket) -> float:
     """From the last rank's begin."""
     (place, *_) = bucket.ends.values()
-    return next((edge.lag_ns for edge in edges[place] if edge.kind == Kind.EXCHANGE), 0.0)
+    return next((edge.lag_ns for edge in edges[place] if edge.kind == Kind.COLLECTIVE), 0.0)
 
 
 def _slowed(program: Program, link: Link, side: Side) -> tuple[dict[int, float], float]:

@@ -15,9 +15,9 @@ from itertools import accumulate
 
 import numpy as np
 
-from dptune.measure.across_ranks import Exchanges
+from dptune.measure.across_ranks import MatchedCalls
 from dptune.measure.communication.clocks import Clock
-from dptune.measure.communication.matching import Exchange
+from dptune.measure.communication.matching import MatchedCollective
 from dptune.measure.device.critical import Walk
 from dptune.measure.device.kernel_kinds import OTHER, kernel_kind
 from dptune.measure.device.precisions import is_fp32, is_tensor_core
@@ -56,7 +56,7 @@ _FARTHEST = 2**62  # ns between the clocks of ranks
 
 def build(
     views: Sequence[RankView],
-    between: Exchanges,
+    between: MatchedCalls,
     link: Link | None,
     world_size: int,
     samples: float | None = None,
@@ -72,16 +72,16 @@ def build(
     if sum(len(device.operations.rows) for device in devices.values()) > MOST:
         raise Missing(f"the traces hold more than {MOST:,} operations: give fewer ranks or steps")
     messages: list[Message] = []
-    exchanged = _exchanged(between.exchanges, messages)
+    communicated = _communicated(between.collectives, messages)
     names: set[str] = set()
     read = [(view, devices[view.rank]) for view in views if view.rank in devices]
-    items = {view.rank: _of_rank(view, device, exchanged, names) for view, device in read}
+    items = {view.rank: _of_rank(view, device, communicated, names) for view, device in read}
     if not items:
         raise Missing(_NO_STEPS)
     counts = [len(each.time_ns) for each in items.values()]
     first = dict(zip(items, [0, *accumulate(counts)], strict=False))
     time_ns = _on_one_clock([view for view, _ in read], between.clocks, items)
-    exchanges, arrivals = _awaited_by_exchanges(exchanged, items, first, time_ns)
+    collectives, arrivals = _awaited_by_collectives(communicated, items, first, time_ns)
     time_ns = np.concatenate((time_ns, arrivals.time_ns))
     ranks = np.concatenate((np.repeat([*items], counts), arrivals.rank))
     sort = _with_arrivals([each.sort for each in items.values()], arrivals, Sort.ARRIVED)
@@ -101,10 +101,10 @@ def build(
     until_ns = np.repeat([min(begun.get(rank, [0])) for rank in items], counts)
     fixed = recorded_ns <= np.concatenate((until_ns, np.full(arrivals.count, -1)))[order]
     waits = Waits.joined([*(each.waits.later(first[rank]) for rank, each in items.items()), arrivals.waits])
-    edges = edges_of(waits, exchanges, places, recorded_ns, fixed)
+    edges = edges_of(waits, collectives, places, recorded_ns, fixed)
     queues = {view.rank: view.columns.queue for view in views}
-    streams = {(rank, row): int(queues[rank][row]) for rank, row in exchanged}
-    sharing, slowed = transfers([*dict.fromkeys(exchanged.values())], named, recorded, streams)
+    streams = {(rank, row): int(queues[rank][row]) for rank, row in communicated}
+    sharing, slowed = transfers([*dict.fromkeys(communicated.values())], named, recorded, streams)
     of_units = [reduction for view, device in read for reduction in unit_reductions(view, device, named)]
     program = Program(
         recorded,
@@ -115,7 +115,7 @@ def build(
         world_size,
         samples,
         batch,
-        reductions=reductions(read, exchanged, named, ddp, {step.number for step in steps}),
+        reductions=reductions(read, communicated, named, ddp, {step.number for step in steps}),
         ranks=ranks[order].tolist(),
         micro_batches=_with_arrivals([each.micro_batch for each in items.values()], arrivals, OUTSIDE)[order].tolist(),
         parts=_with_arrivals([each.part for each in items.values()], arrivals, Part.NONE)[order].tolist(),
@@ -181,22 +181,24 @@ def _unaligned(rank: int) -> str:
     return f"the clock of rank {rank} cannot be aligned with that of the first rank"
 
 
-def _exchanged(exchanges: Sequence[Exchange], messages: list[Message]) -> dict[tuple[int, int], Matched]:
-    """By rank and row of a collective the exchange that it is part of, where all its ranks were read."""
+def _communicated(collectives: Sequence[MatchedCollective], messages: list[Message]) -> dict[tuple[int, int], Matched]:
+    """By rank and row of a call the matched collective that it is part of, where all its ranks were read."""
     found = {}
-    for exchange in exchanges:
-        if not exchange.splits or not exchange.message_bytes:
+    for collective in collectives:
+        if not collective.splits or not collective.message_bytes:
             continue
-        operations = tuple((rank, call.row) for rank, call in zip(exchange.ranks.tolist(), exchange.calls, strict=True))
-        sent = Matched(operations, len(messages), exchange.kind, exchange.message_bytes)
-        offsets = offsets_of(exchange.ranks.tolist())
-        messages.append(Message(exchange.kind, exchange.message_bytes, exchange.dtype, len(operations), offsets))
+        operations = tuple(
+            (rank, call.row) for rank, call in zip(collective.ranks.tolist(), collective.calls, strict=True)
+        )
+        sent = Matched(operations, len(messages), collective.kind, collective.message_bytes)
+        offsets = offsets_of(collective.ranks.tolist())
+        messages.append(Message(collective.kind, collective.message_bytes, collective.dtype, len(operations), offsets))
         found.update(dict.fromkeys(operations, sent))
     return found
 
 
 def _of_rank(
-    view: RankView, device: DeviceView, exchanged: Mapping[tuple[int, int], Matched], updates: set[str]
+    view: RankView, device: DeviceView, communicated: Mapping[tuple[int, int], Matched], updates: set[str]
 ) -> Items:
     """The items of one rank: those of its host, then begin and end of each operation of its device.
 
@@ -218,7 +220,7 @@ def _of_rank(
     rows, count = walk.rows.tolist(), len(host.time_ns)
     places = np.arange(len(rows))
     begins, ends = begins_after(count, places), ends_after(count, places)
-    lasting = places[[(view.rank, row) not in exchanged for row in rows]] if rows else places
+    lasting = places[[(view.rank, row) not in communicated for row in rows]] if rows else places
     took = Waits.of(ends[lasting], begins[lasting], walk.end[lasting] - walk.begin[lasting], kinds[lasting], 0)
     return Items(
         time_ns=np.concatenate((host.time_ns, np.stack((walk.begin, walk.end), axis=1).ravel())),
@@ -303,8 +305,8 @@ class _Arrivals:
         return len(self.time_ns)
 
 
-def _awaited_by_exchanges(
-    exchanged: Mapping[tuple[int, int], Matched],
+def _awaited_by_collectives(
+    communicated: Mapping[tuple[int, int], Matched],
     items: Mapping[int, Items],
     first: Mapping[int, int],
     time_ns: Ints,
@@ -315,13 +317,14 @@ def _awaited_by_exchanges(
     those of `time_ns`.
     """
     none = np.empty(0, dtype=np.int64)
-    found, arriving = [Waits.of(none, none, 0, Kind.EXCHANGE, 0)], [Waits.of(none, none, 0, Kind.ARRIVAL, 0)]
+    found, arriving = [Waits.of(none, none, 0, Kind.COLLECTIVE, 0)], [Waits.of(none, none, 0, Kind.ARRIVAL, 0)]
     arrived: list[tuple[int, int]] = []
-    for sent in dict.fromkeys(exchanged.values()):
+    for sent in dict.fromkeys(communicated.values()):
         read = [(rank, row) for rank, row in sent.operations if rank in items and row in items[rank].begins]
         begins = np.array([first[rank] + items[rank].begins[row] for rank, row in read], dtype=np.int64)
         ends = np.array(
-            [first[rank] + items[rank].ends[row] for rank, row in read if exchanged[rank, row] is sent], dtype=np.int64
+            [first[rank] + items[rank].ends[row] for rank, row in read if communicated[rank, row] is sent],
+            dtype=np.int64,
         )
         if len(begins) >= SEVERAL and len(ends) and (last_ns := time_ns[begins].max()) < time_ns[ends].min():
             number = len(time_ns) + len(arrived)
@@ -329,13 +332,13 @@ def _awaited_by_exchanges(
             arriving.append(Waits.of(np.full(len(begins), number), begins, 0, Kind.ARRIVAL, 0))
             begins = np.array([number])
         waiting, awaited = np.repeat(ends, len(begins)), np.tile(begins, len(ends))
-        found.append(Waits.of(waiting, awaited, 0, Kind.EXCHANGE, 0, sent.message))
+        found.append(Waits.of(waiting, awaited, 0, Kind.COLLECTIVE, 0, sent.message))
     at_ns, ranks = np.array(arrived, dtype=np.int64).reshape(-1, 2).T
     return Waits.joined(found), _Arrivals(at_ns, ranks, Waits.joined(arriving))
 
 
 def _kinds(walk: Walk) -> Ints:
-    """What the time of each operation is spent on, where it is no exchange that was read on all its ranks."""
+    """What the time of each operation is spent on, where it is no collective that was read on all its ranks."""
 
     def may_multiply(name: str) -> bool:
         return kernel_kind(name) in _PRODUCTS and not is_tensor_core(name)

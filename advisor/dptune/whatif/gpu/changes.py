@@ -163,18 +163,18 @@ def _comes_with_workers(name: str, settings: Mapping[str, Value]) -> bool:
 
 
 def _messages(program: Program, factor: Callable[[Message], float]) -> Program:
-    """Each exchange so many times as long as its message says."""
+    """Each collective so many times as long as its message says."""
     factors = [factor(message) for message in program.messages]
 
     def of(_: int, edge: Edge) -> Edge:
         factor = factors[edge.message]
         return edge if factor == 1 else edge.lasting(edge.lag_ns * factor)
 
-    return with_edges(program, (Kind.EXCHANGE,), of)
+    return with_edges(program, (Kind.COLLECTIVE,), of)
 
 
 def _relinked(program: Program, link: Link, of_others: Link | None = None) -> Program:
-    """With another link for all-reduces, and for other exchanges that or a third. Those of other ranks stay."""
+    """With another link for all-reduces, and for other collectives that or a third. Those of other ranks stay."""
     before = known_link(program)
     if not program.messages:
         raise Missing("no collective of known size was found on all its ranks")

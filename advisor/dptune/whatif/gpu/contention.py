@@ -103,14 +103,14 @@ def _slower_transfers(program: Program, now: Program) -> dict[int, list[Edge]]:
     if times == 1.0:
         return {}
     shares, new = computing_shares(now, now.run()), dict[int, list[Edge]]()
-    for place in program.places((Kind.EXCHANGE,)):
-        messages = [edge.message for edge in program.edges[place] if edge.kind == Kind.EXCHANGE]
+    for place in program.places((Kind.COLLECTIVE,)):
+        messages = [edge.message for edge in program.edges[place] if edge.kind == Kind.COLLECTIVE]
         if not messages or messages[0] not in recorded:
             continue
         factor = (1 + (times - 1) * shares.get(place, 0.0)) / (1 + (times - 1) * recorded[messages[0]])
         if abs(factor - 1) > (times - 1) * _WITHOUT:
             new[place] = [
-                edge.lasting(edge.lag_ns * factor) if edge.kind == Kind.EXCHANGE else edge
+                edge.lasting(edge.lag_ns * factor) if edge.kind == Kind.COLLECTIVE else edge
                 for edge in program.edges[place]
             ]
     return new
@@ -147,8 +147,8 @@ class _Kernels:
 def _transferring(program: Program, moments: Ints) -> dict[int, Intervals]:
     """By rank, when collectives transfer: from the begin on the last rank to the end."""
     spans: dict[int, list[tuple[int, int]]] = {}
-    for place in program.places((Kind.EXCHANGE,)):
-        begun = [int(moments[edge.item]) for edge in program.edges[place] if edge.kind == Kind.EXCHANGE]
+    for place in program.places((Kind.COLLECTIVE,)):
+        begun = [int(moments[edge.item]) for edge in program.edges[place] if edge.kind == Kind.COLLECTIVE]
         if begun:
             spans.setdefault(program.ranks[place], []).append((max(begun), int(moments[place])))
     found = {}

@@ -14,18 +14,18 @@ from dptune.whatif.gpu.items import Waits
 _KINDS = tuple(Kind)
 
 
-def edges_of(waits: Waits, exchanges: Waits, places: Ints, recorded_ns: Ints, fixed: Mask) -> list[Sequence[Edge]]:
+def edges_of(waits: Waits, collectives: Waits, places: Ints, recorded_ns: Ints, fixed: Mask) -> list[Sequence[Edge]]:
     """By place the edges of an item: those to earlier ones. Of a `fixed` one only the host's.
 
-    `exchanges` are those of matched collectives, of which all ranks have what is left after the last rank's begin:
+    `collectives` are those of matched collectives, of which all ranks have what is left after the last rank's begin:
     `places` are by number of an item, `recorded_ns` and `fixed` by place.
     """
     moved = _earlier(waits, places)
     kept = ~fixed[moved.item] | np.isin(moved.kind, [*OF_HOST])
     moved = _tight(moved.chosen(kept), recorded_ns, fixed)
-    exchanging = _earlier(exchanges, places)
-    exchanging = _exchanges(exchanging.chosen(~fixed[exchanging.item]), places, exchanges, recorded_ns)
-    return _listed(Waits.joined([moved, exchanging]), len(places))
+    communicating = _earlier(collectives, places)
+    communicating = _collectives(communicating.chosen(~fixed[communicating.item]), places, collectives, recorded_ns)
+    return _listed(Waits.joined([moved, communicating]), len(places))
 
 
 def _earlier(waits: Waits, places: Ints) -> Waits:
@@ -51,7 +51,7 @@ def _tight(waits: Waits, recorded_ns: Ints, fixed: Mask) -> Waits:
     return Waits(waits.item, waits.awaited, lag_ns, *waits.columns[3:])
 
 
-def _exchanges(waits: Waits, places: Ints, exchanges: Waits, recorded_ns: Ints) -> Waits:
+def _collectives(waits: Waits, places: Ints, collectives: Waits, recorded_ns: Ints) -> Waits:
     """Those of collectives, as long as from the last rank's begin on.
 
     Where the clocks are too far off to tell who came last, one from the rank's own begin.
@@ -65,7 +65,7 @@ def _exchanges(waits: Waits, places: Ints, exchanges: Waits, recorded_ns: Ints) 
     if lasting.all():
         return known
     # The begin of an operation is numbered just before its end.
-    own = dict(zip(places[exchanges.item].tolist(), places[exchanges.item - 1].tolist(), strict=True))
+    own = dict(zip(places[collectives.item].tolist(), places[collectives.item - 1].tolist(), strict=True))
     odd = ends[took_ns <= 0]
     begun = np.array([own[end] for end in odd.tolist()], dtype=np.int64)
     alone = Waits.of(odd, begun, recorded_ns[odd] - recorded_ns[begun], Kind.WAIT, 0)

@@ -63,9 +63,9 @@ def gathers(view: RankView, device: DeviceView, places: Places) -> Iterator[Gath
         return
     known = operations.launch != UNLAUNCHED
     rows, launches, steps = operations.rows[known], operations.launch[known], device.launched_in[known]
-    exchanging = operations.work[known] == Work.COMMUNICATION
+    communicating = operations.work[known] == Work.COMMUNICATION
     order = np.argsort(columns.ts_ns[launches], kind="stable")
-    rows, launches, steps, exchanging = (each[order] for each in (rows, launches, steps, exchanging))
+    rows, launches, steps, communicating = (each[order] for each in (rows, launches, steps, communicating))
     called_ns = columns.ts_ns[launches]
     issued = by_range(view, issuing, launches)
     used = by_range(view, copying, launches)
@@ -77,7 +77,7 @@ def gathers(view: RankView, device: DeviceView, places: Places) -> Iterator[Gath
     in_backward = backward.at(columns.thread[issuing], columns.ts_ns[issuing]) != NOWHERE
     for at, is_backward in zip(issuing.tolist(), in_backward.tolist(), strict=True):
         of_gather = issued.get(at, [])
-        if not of_gather or not exchanging[of_gather[-1]]:
+        if not of_gather or not communicating[of_gather[-1]]:
             continue
         unit, since = unit_of(ISSUES, columns.name(at)), int(columns.ts_ns[at])
         copied: list[int] = []

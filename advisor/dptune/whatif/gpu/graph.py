@@ -18,7 +18,7 @@ class Kind(IntEnum):
     SYNC = 3  # from the end of an operation to the return of a call that waits for it
     COMPUTE = 4  # a kernel
     COPY = 5
-    EXCHANGE = 6  # a collective, from the last rank's begin to its end
+    COLLECTIVE = 6  # a collective, from the last rank's begin to its end
     WAIT = 7  # a collective of which not all ranks were read, from its begin to its end
     INPUT = 8  # the script waits for its data loader
     PRODUCT = 9  # a kernel that may multiply matrices or convolve in fp32
@@ -53,7 +53,7 @@ class Edge(Struct, frozen=True, gc=False):
 
 @dataclass(frozen=True)
 class Message:
-    """One exchange: its kind, how many bytes it is of, their type, and of how many ranks it is, 0 if unknown.
+    """One collective: its kind, how many bytes it is of, their type, and of how many ranks it is, 0 if unknown.
 
     `offsets` are these ranks, counted from the first of them; empty if unknown.
     """

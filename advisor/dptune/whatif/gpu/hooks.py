@@ -48,12 +48,12 @@ def compressed(program: Program, value: Value, side: Side, link: Link) -> Progra
     longer_ns = _casting_ns(program, halved, side)
 
     def of(place: int, edge: Edge) -> Edge:
-        if edge.kind == Kind.EXCHANGE:
+        if edge.kind == Kind.COLLECTIVE:
             factor = factors[edge.message]
             return edge if factor == 1 else edge.lasting(edge.lag_ns * factor)
         return edge.lasting(edge.lag_ns + longer_ns[place]) if place in longer_ns else edge
 
-    return with_edges(program, (Kind.EXCHANGE, *COMPUTING, Kind.COPY, Kind.HOST), of)
+    return with_edges(program, (Kind.COLLECTIVE, *COMPUTING, Kind.COPY, Kind.HOST), of)
 
 
 def _factor(message: Message, link: Link, side: Side) -> float:

@@ -62,16 +62,16 @@ def within_hosts(program: Program, value: Value, side: Side, link: Link) -> Prog
         """Whether the rank that is waited for is on another host."""
         return bool(program.ranks) and program.ranks[place] // per_host != program.ranks[edge.item] // per_host
 
-    return with_edges(program, (Kind.EXCHANGE,), of)
+    return with_edges(program, (Kind.COLLECTIVE,), of)
 
 
 def _each_begin(program: Program) -> Program:
     """The program whose all-gathers wait for the begin of each rank, not for an item that stands for all."""
     new = {}
-    for place in program.places((Kind.EXCHANGE,)):
+    for place in program.places((Kind.COLLECTIVE,)):
         edges = program.edges[place]
         if program.messages[edges[0].message].kind == "all_gather" and len(begins := program.begins(place)) > len(
             edges
         ):
-            new[place] = [Edge(begin, edges[0].lag_ns, Kind.EXCHANGE, edges[0].message) for begin in begins]
+            new[place] = [Edge(begin, edges[0].lag_ns, Kind.COLLECTIVE, edges[0].message) for begin in begins]
     return with_new(program, new)

@@ -167,9 +167,9 @@ def _all_sent(program: Program) -> list[_Sent]:
     shares = computing_shares(program)
     unshared = {end: transfer.alone for transfer in program.transfers for end in transfer.ends}
     found: dict[int, _Sent] = {}
-    for place in program.places((Kind.EXCHANGE,)):
+    for place in program.places((Kind.COLLECTIVE,)):
         for edge in program.edges[place]:
-            if edge.kind == Kind.EXCHANGE and edge.lag_ns > 0:
+            if edge.kind == Kind.COLLECTIVE and edge.lag_ns > 0:
                 alone = unshared.get(place, 1.0)
                 sent = _Sent(
                     program.messages[edge.message], edge.lag_ns * alone, shares.get(place, 0.0), alone < _UNSHARED

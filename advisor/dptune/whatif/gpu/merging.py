@@ -144,7 +144,7 @@ class _Merging:
             if others:
                 for number in range(len(first.operations) - 1):
                     edit.lasting(first.operations[number][1], _together(edit, [m.operations for m in members], number))
-                self._exchanged(edit, [member.operations[-1][1] for member in members], messages)
+                self._communicated(edit, [member.operations[-1][1] for member in members], messages)
                 for number in range(len(first.copies)):
                     edit.lasting(first.copies[number][1], _together(edit, [m.copies for m in members], number))
                 for other in others:
@@ -171,7 +171,7 @@ class _Merging:
                 for number, (_, end) in enumerate(last.operations):
                     if number != last.collective:
                         edit.lasting(end, _together(edit, [m.operations for m in members], number))
-                self._exchanged(edit, [member.end for member in members], messages)
+                self._communicated(edit, [member.end for member in members], messages)
                 for other in others:
                     edit.without_reduction(other)
             whole = replace(
@@ -185,7 +185,7 @@ class _Merging:
             kept.append(whole)
         return kept
 
-    def _exchanged(self, edit: UnitEdit, ends: Sequence[int], messages: list[Message]) -> None:
+    def _communicated(self, edit: UnitEdit, ends: Sequence[int], messages: list[Message]) -> None:
         """The last end of reductions, or the first of gathers, is that of one collective of all bytes.
 
         Beside the same compute as before: it takes as many times what the link says as that one did.
@@ -195,7 +195,7 @@ class _Merging:
         end, total = ends[at], sum(message.message_bytes for message in sent)
         longer = self.link.alone_ns(total) / self.link.alone_ns(sent[at].message_bytes)
         edit.lasting(end, edit.took_ns(end) * longer)
-        number = next(edge.message for edge in self.before.edges[end] if edge.kind == Kind.EXCHANGE)
+        number = next(edge.message for edge in self.before.edges[end] if edge.kind == Kind.COLLECTIVE)
         messages[number] = replace(messages[number], message_bytes=total)
 
 

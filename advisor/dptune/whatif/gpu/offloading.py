@@ -48,7 +48,7 @@ def offloaded(program: Program, value: Value, side: Side) -> Program:
 
     # The begin of an all-gather waits for the copy of its shard.
     begins = {place: [edge.lasting(edge.lag_ns + ns) for edge in program.edges[place]] for place, ns in copies.items()}
-    return with_edges(with_new(program, begins), (Kind.EXCHANGE, Kind.UPDATE), of)
+    return with_edges(with_new(program, begins), (Kind.COLLECTIVE, Kind.UPDATE), of)
 
 
 def _shards(program: Program) -> dict[int, float]:
@@ -56,7 +56,7 @@ def _shards(program: Program) -> dict[int, float]:
     found = {}
     for gather in program.gathers:
         begin, end = gather.operations[-1]
-        message = next((edge.message for edge in program.edges[end] if edge.kind == Kind.EXCHANGE), None)
+        message = next((edge.message for edge in program.edges[end] if edge.kind == Kind.COLLECTIVE), None)
         if message is None:
             raise Missing("the size of an all-gather is unknown, or not all its ranks were read")
         found[begin] = program.messages[message].message_bytes / program.world_size

@@ -25,8 +25,8 @@ class Transfer(NamedTuple):
 def transfers(program: Program, times: Sequence[float]) -> list[Transfer]:
     """All that were found on all their ranks, by the place of their end; `times` are those of all items."""
     found = []
-    for place in program.places((Kind.EXCHANGE,)):
-        begun = [times[edge.item] for edge in program.edges[place] if edge.kind == Kind.EXCHANGE]
+    for place in program.places((Kind.COLLECTIVE,)):
+        begun = [times[edge.item] for edge in program.edges[place] if edge.kind == Kind.COLLECTIVE]
         if begun and max(begun) < times[place]:
             found.append(Transfer(place, program.ranks[place], round(max(begun)), round(times[place])))
     return [transfer for transfer in found if transfer.end_ns > transfer.start_ns]
@@ -64,7 +64,7 @@ def shares_of_messages(program: Program, shares: Mapping[int, float]) -> dict[in
 
 
 def _message(program: Program, place: int) -> int:
-    return next(edge.message for edge in program.edges[place] if edge.kind == Kind.EXCHANGE)
+    return next(edge.message for edge in program.edges[place] if edge.kind == Kind.COLLECTIVE)
 
 
 def _any(several: list[Intervals]) -> Intervals:

@@ -61,7 +61,7 @@ class PartOperations:
             for gather in wholes.values():
                 for _, end in (*gather.operations[:-1], *gather.copies):
                     self._shortened(end, parts)
-            self._exchanged([gather.operations[-1][1] for gather in wholes.values()], parts)
+            self._communicated([gather.operations[-1][1] for gather in wholes.values()], parts)
             return dict(wholes)
         operations: dict[int, list[Span]] = {}
         for rank, gather in wholes.items():
@@ -104,7 +104,7 @@ class PartOperations:
                     if number != unit.collective and parts > 1:
                         self._shortened(end, parts)
             if parts > 1:
-                self._exchanged([unit.end for unit in wholes.values()], parts)
+                self._communicated([unit.end for unit in wholes.values()], parts)
             return {
                 rank: replace(unit, ready=unit.ready[since[rank] :], called=unit.called[since[rank] :])
                 for rank, unit in wholes.items()
@@ -148,11 +148,11 @@ class PartOperations:
     def _shortened(self, end: int, parts: int) -> None:
         self.edit.lasting(end, self._part_ns(end, parts))
 
-    def _exchanged(self, ends: Sequence[int], parts: int) -> None:
+    def _communicated(self, ends: Sequence[int], parts: int) -> None:
         """The collective of the whole is that of a part."""
         for end in ends:
             message = self.edit.message(end)
-            number = next(edge.message for edge in self.edit.before.edges[end] if edge.kind == Kind.EXCHANGE)
+            number = next(edge.message for edge in self.edit.before.edges[end] if edge.kind == Kind.COLLECTIVE)
             self.edit.lasting(end, self._collective_ns(end, message, parts))
             self.added.messages[number] = replace(message, message_bytes=message.message_bytes // parts)
 
@@ -167,7 +167,7 @@ class PartOperations:
         part = replace(message, message_bytes=message.message_bytes // parts)
         likes = {rank: begin for rank, (begin, _) in spans.items()}
         added = self.added.collective(part, self._collective_ns(end, message, parts), waits, likes)
-        number = next(edge.message for edge in program.edges[end] if edge.kind == Kind.EXCHANGE)
+        number = next(edge.message for edge in program.edges[end] if edge.kind == Kind.COLLECTIVE)
         self.shares[added.message] = program.transfer_shares.get(number, 0.0)
         alone = next((transfer.alone for transfer in program.transfers if end in transfer.ends), 1.0)
         begins, ends = (tuple(each.values()) for each in (added.begins, added.ends))

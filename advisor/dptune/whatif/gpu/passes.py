@@ -79,22 +79,22 @@ def _longer(program: Program, wanted: int, recorded: int, *, no_sync: bool) -> P
     numbers, last = program.micro_batches, recorded - 1
     if recorded > 1 and {numbers[unit.call] for unit in program.unit_reductions} == {last}:
         return _beside_reducing(program, wanted - recorded, (wanted - 1) / (recorded - 1), last)
-    exchanging = {
+    communicating = {
         numbers[place]
-        for place in program.places((Kind.EXCHANGE,))
+        for place in program.places((Kind.COLLECTIVE,))
         for edge in program.edges[place]
-        if edge.kind == Kind.EXCHANGE and numbers[place] != OUTSIDE
+        if edge.kind == Kind.COLLECTIVE and numbers[place] != OUTSIDE
     }
-    if recorded > 1 and exchanging == {last} and program.reductions:
+    if recorded > 1 and communicating == {last} and program.reductions:
         factor = (wanted - 1) / (recorded - 1)
         return times(program, _OF_PASSES, factor, lambda place: numbers[place] not in (OUTSIDE, last))
     factor = wanted / recorded
     if recorded == 1 and no_sync:
         return _beside_reducing(program, wanted - recorded, factor)
     longer = times(program, _OF_PASSES, factor, lambda place: numbers[place] != OUTSIDE)
-    if len(exchanging) < recorded:
+    if len(communicating) < recorded:
         return longer
-    return times(longer, (Kind.EXCHANGE,), factor, lambda place: numbers[place] != OUTSIDE)
+    return times(longer, (Kind.COLLECTIVE,), factor, lambda place: numbers[place] != OUTSIDE)
 
 
 def _beside_reducing(program: Program, more: int, factor: float, stays: int = OUTSIDE) -> Program:
@@ -116,13 +116,13 @@ def _beside_reducing(program: Program, more: int, factor: float, stays: int = OU
         if place in copies:
             return edge.lasting((1 + added) * edge.lag_ns)
         also_ns = adding_ns.get(place, 0.0) if edge.kind == Kind.HOST else 0.0
-        is_reduction = place in kept or (edge.kind == Kind.EXCHANGE and place not in gathers)
+        is_reduction = place in kept or (edge.kind == Kind.COLLECTIVE and place not in gathers)
         if numbers[place] in (OUTSIDE, stays) or is_reduction:
             return edge.lasting(edge.lag_ns + also_ns) if also_ns else edge
         reducing = min(edge.lag_ns, spent_ns.get(place, 0.0)) if edge.kind == Kind.HOST else 0.0
         return edge.lasting(reducing + factor * (edge.lag_ns - reducing) + also_ns)
 
-    return with_edges(program, (*_OF_PASSES, Kind.EXCHANGE), of)
+    return with_edges(program, (*_OF_PASSES, Kind.COLLECTIVE), of)
 
 
 def as_graphs(program: Program, value: Value, side: Side) -> Program:

@@ -81,7 +81,7 @@ def _less_crowded(program: Program, side: Side) -> Program:
     Where the trace shows how much less, `contended` replays it for any change.
     """
     if program.shared:  # what no kernel of its own rank overlapped, another rank's did
-        return times(program, (Kind.COMPUTE, Kind.EXCHANGE), _SHARED.at(side))
+        return times(program, (Kind.COMPUTE, Kind.COLLECTIVE), _SHARED.at(side))
     if program.transfer_shares:
         return program
     shares, saved = computing_shares(program), 1 - _ALONE.at(side)
@@ -90,7 +90,7 @@ def _less_crowded(program: Program, side: Side) -> Program:
         share = shares.get(place, 0.0)
         return edge.lasting(edge.lag_ns * (1 - saved * share)) if share and saved else edge
 
-    return with_edges(program, (Kind.EXCHANGE,), of)
+    return with_edges(program, (Kind.COLLECTIVE,), of)
 
 
 def _in_a_pass(program: Program) -> Callable[[int], bool]:

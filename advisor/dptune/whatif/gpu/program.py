@@ -133,7 +133,7 @@ class Program:
 
     def begins(self, end: int) -> list[int]:
         """The places of the begins that the end of a collective waits for, in the order of its ranks."""
-        waited = (edge.item for edge in self.edges[end] if edge.kind == Kind.EXCHANGE)
+        waited = (edge.item for edge in self.edges[end] if edge.kind == Kind.COLLECTIVE)
         arrivals = ([edge.item for edge in self.edges[item] if edge.kind == Kind.ARRIVAL] or [item] for item in waited)
         return [begin for each in arrivals for begin in each]
 
@@ -180,7 +180,7 @@ class Program:
         longer than a recorded one did beside others, or than beside one other.
         """
         lag_ns = [
-            next((edge.lag_ns for edge in self.edges[transfer.ends[0]] if edge.kind == Kind.EXCHANGE), 0.0)
+            next((edge.lag_ns for edge in self.edges[transfer.ends[0]] if edge.kind == Kind.COLLECTIVE), 0.0)
             for transfer in self.transfers
         ]
         ranks = [transfer.ranks for transfer in self.transfers]
@@ -214,7 +214,7 @@ class Program:
         for end, (now, lag) in sorted((now_ns or {}).items()):
             self._go_on(times, end)
             moments = (
-                times[edge.item] + (edge.lag_ns * now / lag if edge.kind == Kind.EXCHANGE else edge.lag_ns)
+                times[edge.item] + (edge.lag_ns * now / lag if edge.kind == Kind.COLLECTIVE else edge.lag_ns)
                 for edge in self.edges[end]
             )
             times.append(self.recorded_ns[end] if end in self.fixed else max(moments, default=self.recorded_ns[end]))

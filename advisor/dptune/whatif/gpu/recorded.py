@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from dptune.errors import TraceError
-from dptune.measure.across_ranks import exchanges_of
+from dptune.measure.across_ranks import matched_calls
 from dptune.measure.complete import complete_views
 from dptune.measure.device.matmul import device_of
 from dptune.measure.efficiency.peaks import common, differing
@@ -45,7 +45,7 @@ def program_of(run: Run, measured: Measured, read: Sequence[RankView] = ()) -> P
     ranks = measured.known("world_size") or len(run.ranks)
     samples = measured.known("samples_per_step")
     batch = _batch(run.facts) or _shown_batch(measured)
-    program = build(views, exchanges_of(run, views), None, ranks, samples, batch, _ddp(run.facts))
+    program = build(views, matched_calls(run, views), None, ranks, samples, batch, _ddp(run.facts))
     models = _models(run, views)
     known = replace(
         program,
@@ -74,7 +74,9 @@ def matches_collectives(run: Run) -> bool:
 
     Without one a program has no reductions, which is so of some ranks of a run: its traces alone tell, and fast.
     """
-    return any(exchange.splits and exchange.message_bytes for exchange in exchanges_of(run, views_of(run)).exchanges)
+    return any(
+        collective.splits and collective.message_bytes for collective in matched_calls(run, views_of(run)).collectives
+    )
 
 
 def _all_named(views: Sequence[RankView], part: str) -> bool:

@@ -111,7 +111,7 @@ class _Pass:
 
 def reductions(
     devices: Iterable[tuple[RankView, DeviceView]],
-    exchanges: Mapping[tuple[int, int], Matched],
+    matched_by_row: Mapping[tuple[int, int], Matched],
     places: Places,
     ddp: DdpFacts | None,
     replayed: AbstractSet[int],
@@ -119,14 +119,14 @@ def reductions(
     """The passes that reduce gradients on all ranks alike; none where ranks differ or a collective was not matched.
 
     That is of the `replayed` steps, by number. A trace may start or end in another pass: those that are alike are in
-    the result. `exchanges` are the matched collectives by rank and row.
+    the result. `matched_by_row`: the matched collectives by rank and row.
     """
     by_rank = {view.rank: _by_step(view, device) for view, device in devices if ddp or _has_ddp(view)}
     found: list[Reduction] = []
     for step in dict.fromkeys(step for steps in by_rank.values() for step in steps):
         passes = [steps.get(step, []) for steps in by_rank.values()]
         several = zip(*passes, strict=True) if len({len(of_rank) for of_rank in passes}) == 1 else ()
-        of_step = [_reduction(dict(zip(by_rank, each, strict=True)), exchanges, places, ddp) for each in several]
+        of_step = [_reduction(dict(zip(by_rank, each, strict=True)), matched_by_row, places, ddp) for each in several]
         known = [reduction for reduction in of_step if reduction is not None]
         if step in replayed and len(known) < max(map(len, passes)):
             return []
@@ -201,7 +201,7 @@ def _moving(view: RankView, launches: Ints) -> Mask:
 
 def _reduction(
     passes: Mapping[int, _Pass],
-    exchanges: Mapping[tuple[int, int], Matched],
+    matched_by_row: Mapping[tuple[int, int], Matched],
     places: Places,
     ddp: DdpFacts | None,
 ) -> Reduction | None:
@@ -216,7 +216,7 @@ def _reduction(
     buckets, sizes = [], []
     for number, last in enumerate(lasts):
         rows = {rank: each.reduced[number][0] for rank, each in passes.items()}
-        matched = {exchanges.get((rank, row)) for rank, row in rows.items()}
+        matched = {matched_by_row.get((rank, row)) for rank, row in rows.items()}
         collective = matched.pop()
         if matched or collective is None or collective.kind != "all_reduce":
             return None

@@ -53,7 +53,7 @@ def gathered_in_no_time(program: Program) -> Program:
     def of(_: int, edge: Edge) -> Edge:
         return edge.lasting(0.0) if gathers[edge.message] else edge
 
-    return times(with_edges(program, (Kind.EXCHANGE,), of), (Kind.WAIT,), 0.0)
+    return times(with_edges(program, (Kind.COLLECTIVE,), of), (Kind.WAIT,), 0.0)
 
 
 def parameters_in(program: Program, value: Value, side: Side, link: Link) -> Program:
@@ -90,7 +90,7 @@ def _halved(program: Program, kind: str, link: Link) -> Program:
         factor = factors[edge.message]
         return edge if factor == 1 else edge.lasting(edge.lag_ns * factor)
 
-    return with_edges(program, (Kind.EXCHANGE,), of)
+    return with_edges(program, (Kind.COLLECTIVE,), of)
 
 
 def _prefetched(program: Program, ahead: int, *, backward: bool) -> Program:

@@ -79,7 +79,7 @@ def balanced(program: Program, value: Value) -> Program:
 def latest(program: Program) -> int:
     """The rank that arrives latest at collectives, in the mean. Raises Missing where ranks share none."""
     late: dict[int, list[int]] = defaultdict(list)
-    for place in program.places((Kind.EXCHANGE,)):
+    for place in program.places((Kind.COLLECTIVE,)):
         begins = program.begins(place)
         if begins and program.ranks[place] == program.ranks[begins[0]]:  # each collective once
             first = min(program.recorded_ns[begin] for begin in begins)

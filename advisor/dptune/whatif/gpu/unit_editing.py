@@ -17,7 +17,7 @@ from dptune.whatif.gpu.unit_reductions import UnitReduction
 
 NO_REDUCTIONS = "the trace has no ranges of fully_shard around reduce-scatters (FullyShardedDataParallel writes none)"
 _OF_HOOKS = frozenset({Part.UNIT_HOOKS, Part.UNIT_REDUCING, Part.REGATHER})
-_WORK = COMPUTING | {Kind.COPY, Kind.EXCHANGE}
+_WORK = COMPUTING | {Kind.COPY, Kind.COLLECTIVE}
 
 
 def begins_of_units(program: Program) -> set[int]:
@@ -46,9 +46,9 @@ class UnitEdit:
     @classmethod
     def of(cls, program: Program) -> UnitEdit:
         """Nothing is changed yet."""
-        exchanged = [place for gather in program.gathers for _, place in gather.operations]
-        exchanged += [place for unit in program.unit_reductions for _, place in unit.operations[unit.collective :]]
-        return cls(program, [*program.edges], frozenset(exchanged), set())
+        communicated = [place for gather in program.gathers for _, place in gather.operations]
+        communicated += [place for unit in program.unit_reductions for _, place in unit.operations[unit.collective :]]
+        return cls(program, [*program.edges], frozenset(communicated), set())
 
     def without_gather(self, gather: Gather) -> None:
         """The unit is neither gathered nor copied out."""
@@ -90,7 +90,7 @@ class UnitEdit:
 
     def message(self, end: int) -> Message:
         """What a collective sends. Raises Missing where not all of its ranks were read."""
-        found = next((edge.message for edge in self.before.edges[end] if edge.kind == Kind.EXCHANGE), None)
+        found = next((edge.message for edge in self.before.edges[end] if edge.kind == Kind.COLLECTIVE), None)
         if found is None:
             raise Missing("the size of a collective of fully_shard is unknown, or not all its ranks were read")
         return self.before.messages[found]

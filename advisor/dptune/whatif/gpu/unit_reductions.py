@@ -69,12 +69,12 @@ def unit_reductions(view: RankView, device: DeviceView, places: Places) -> Itera
     ranges = ranges[np.argsort(columns.ts_ns[ranges], kind="stable")]
     known = operations.launch != UNLAUNCHED
     rows, launches, steps = operations.rows[known], operations.launch[known], device.launched_in[known]
-    exchanging = operations.work[known] == Work.COMMUNICATION
+    communicating = operations.work[known] == Work.COMMUNICATION
     order = np.argsort(columns.ts_ns[launches], kind="stable")
-    rows, launches, steps, exchanging = (each[order] for each in (rows, launches, steps, exchanging))
+    rows, launches, steps, communicating = (each[order] for each in (rows, launches, steps, communicating))
     inside = by_range(view, ranges, launches)
     of_units = Ranges.of_rows(columns, columns.rows(RANGE_CATEGORIES, _OF_UNITS.match))
-    computing = ~exchanging & (columns.dur_ns[rows] > 0)
+    computing = ~communicating & (columns.dur_ns[rows] > 0)
     computing &= of_units.at(columns.thread[launches], columns.ts_ns[launches]) == NOWHERE
     kernels, callers = rows[computing], launches[computing]
     gradients = HostEvents(view).gradients
@@ -82,7 +82,7 @@ def unit_reductions(view: RankView, device: DeviceView, places: Places) -> Itera
     borders = np.searchsorted(columns.ts_ns[gradients], columns.ts_ns[ranges], side="left").tolist()
     for number, row in enumerate(ranges.tolist()):
         of_range = inside.get(row, [])
-        collectives = [place for place, operation in enumerate(of_range) if exchanging[operation]]
+        collectives = [place for place, operation in enumerate(of_range) if communicating[operation]]
         if not collectives or steps[of_range[0]] == OUTSIDE:
             continue
         since = at[borders[number - 1] if number else 0 : borders[number]]

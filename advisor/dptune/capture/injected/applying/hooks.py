@@ -1,4 +1,4 @@
-"""Communication hooks of DistributedDataParallel: what a bucket of gradients is turned into before it is exchanged."""
+"""Communication hooks of DistributedDataParallel: what a bucket of gradients is turned into before it is sent."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _HOOKS = {
     "powersgd": ("powerSGD_hook", "powerSGD_hook"),
 }
 _STEPS = "the existing hook steps the optimizer"
-# Hooks that do more than exchange: without them, gradients stay in 16 bits, or nothing steps the optimizer.
+# Hooks that do more than communicate: without them, gradients stay in 16 bits, or nothing steps the optimizer.
 _INDISPENSABLE = {
     f"{_TORCHS}.mixed_precision_hooks": "DDP's mixed precision installs its own hook",
     f"{_TORCHS}.optimizer_overlap_hooks": _STEPS,
@@ -116,7 +116,7 @@ def comm_hook(value: str) -> None:
     """One of `fp16`, `bf16` and `powersgd`, or `none`; a hook that the script registers itself is left out.
 
     PowerSGD begins with the third step, as its error feedback must, and without NCCL it gets one bucket for all
-    gradients: with several, gloo's exchanges of two buckets cross and never end.
+    gradients: with several, gloo's collectives of two buckets cross and never end.
     """
     _Choice(value).install()
     if value == "powersgd":

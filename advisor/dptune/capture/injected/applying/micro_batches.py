@@ -4,7 +4,7 @@
 `fsdp_micro_batches`.
 
 How many backward passes a step has is learned from the steps before. A step that ends before that many, as at the end
-of an epoch, holds gradients that were never exchanged: they are averaged before the optimizer, a GradScaler or clipping
+of an epoch, holds gradients that were never reduced: they are averaged before the optimizer, a GradScaler or clipping
 reads them. Averaging late is the same sum: what is averaged already stays what it is. All ranks count the same passes,
 so all come to the same decision; whether a gradient overflowed plays no part in it.
 """
@@ -86,7 +86,7 @@ class MicroBatches:
         self._passes = self._of_a_step = self._made_before = 0
         self._forwards = self._forwards_used = 0
         self._pass = -1  # autograd's number of the last pass that was counted
-        self._pending = False  # whether a pass was, or may have been, made without an exchange in it or after it
+        self._pending = False  # whether a pass was, or may have been, made without a collective in it or after it
         self._left = True  # how the module's switch was left
         self._reads = 0
         self._learned = self._stopped = False
@@ -113,7 +113,7 @@ class MicroBatches:
         return self._module() is module
 
     def before_forward(self, module: Any, _: Any) -> None:
-        """Exchange gradients after this forward only where it is the last of its step."""
+        """Reduce gradients after this forward only where it is the last of its step."""
         if torch.compiler.is_compiling() or self._stopped or not torch.is_grad_enabled():
             return
         if self._synchronization.is_on != self._left:
@@ -141,7 +141,7 @@ class MicroBatches:
                 if tensor.requires_grad:
                     tensor.register_hook(notice)
 
-    def passed(self, forward: int, exchanged: bool, _: Any) -> None:
+    def passed(self, forward: int, communicated: bool, _: Any) -> None:
         """The backward pass of that forward, the first of which is 1, has reached the module."""
         this = torch._C._current_graph_task_id()
         if this == self._pass:
@@ -151,10 +151,10 @@ class MicroBatches:
         if forward <= self._forwards_used:
             self._against = self._against or _AGAIN
         self._forwards_used = self._forwards
-        self._pending = not exchanged
+        self._pending = not communicated
 
     def before_reading(self, parameters: set[int] | None = None) -> None:
-        """Average what no backward pass has exchanged. `parameters` are those that are read, by identity."""
+        """Average what no backward pass has reduced. `parameters` are those that are read, by identity."""
         if not (self._passes or self._pending) or not (parameters is None or parameters & self._parameters):
             return
         self._reads += 1
@@ -176,7 +176,7 @@ class MicroBatches:
         self._reads = 0
 
     def cleared(self, parameters: set[int]) -> None:
-        """The gradients of these parameters were thrown away: where that is all, nothing is left to exchange."""
+        """The gradients of these parameters were thrown away: where that is all, nothing is left to reduce."""
         if self._passes:
             self._synchronization.discard(parameters)
         if self._passes and self._parameters <= parameters:
@@ -184,7 +184,7 @@ class MicroBatches:
             self._pending = False
 
     def leave(self, why: str) -> None:
-        """Leave the exchange to the script from here on."""
+        """Leave reducing gradients to the script from here on."""
         module = self._module()
         if module is not None and not self._stopped:
             if not self._left:
@@ -201,7 +201,7 @@ class MicroBatches:
         asked.refuse(self._synchronization.knob, why)
 
     def _agree(self, made: int) -> None:
-        """Begin to leave exchanges out where every rank saw the same, with nothing against it. One small all-reduce."""
+        """Begin to skip all-reduces where every rank saw the same, with nothing against it. One small all-reduce."""
         if self._module() is None:
             return
         if _in_backward():
@@ -276,7 +276,7 @@ class _OfDdp:
             dist.all_reduce(gradient, group=group)
             if gradient is not parameter.grad:
                 parameter.grad.copy_(gradient)
-        module.require_forward_param_sync = True  # buffers are sent before the next forward pass, as after an exchange
+        module.require_forward_param_sync = True  # buffers are sent before the next forward pass, as after a collective
 
     def discard(self, parameters: set[int]) -> None:
         """Gradients that were thrown away are all that is kept."""
@@ -287,7 +287,7 @@ class _OfDdp:
 
 
 def no_sync(value: bool) -> None:
-    """True leaves the exchange out on all but the last micro-batch; False makes every backward pass exchange."""
+    """True reduces gradients in the last micro-batch only, False in every backward pass."""
     if not value:
         _never()
         return

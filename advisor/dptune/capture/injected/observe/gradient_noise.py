@@ -1,6 +1,6 @@
 """Squares of gradient norms, small and large, from which the gradient noise scale is estimated.
 
-Small: what one backward pass of this rank adds to the gradient, from hooks on the parameters, before ranks exchange.
+Small: what one backward pass of this rank adds to the gradient, from hooks on the parameters, before ranks reduce it.
 Large: the gradient of the step, once the last pass has ended, before it is clipped, unscaled or used. They are kept as
 tensors on their device and read when the window is over, so that no step waits for them.
 """
@@ -44,7 +44,7 @@ class GradientNoise:
         self._pass = square if self._pass is None else self._pass + square.to(self._pass.device)
 
     def after_pass(self) -> None:
-        """A backward pass has ended, and with it the exchange of ranks."""
+        """A backward pass has ended, and with it the reduction over ranks."""
         if self._pass is None:
             return
         self._passes.append(self._pass)
@@ -73,7 +73,7 @@ def _square(gradient: torch.Tensor) -> torch.Tensor:
 
 
 def _parameters(places: Places) -> Iterator[torch.Tensor]:
-    """Those that DDP exchanges; of a script without it those of its optimizers, each once."""
+    """Those that DDP reduces; of a script without it those of its optimizers, each once."""
     modules = places.ddp()
     found = [parameter for module in modules for parameter in module.parameters()]
     if not modules:

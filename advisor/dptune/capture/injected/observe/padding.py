@@ -153,7 +153,7 @@ def _are_ids(read: torch.Tensor, ids: torch.Tensor, padded: PaddedRows) -> bool:
 
 
 def _are_features(read: torch.Tensor, features: torch.Tensor) -> bool:
-    """The same values in any order: a model may exchange dimensions."""
+    """The same values in any order: a model may swap dimensions."""
     if read.numel() != features.numel():
         return False
     read, features = read.double(), features.double()
