@@ -12,7 +12,7 @@ from typing import TypeVar
 import psutil
 import pytest
 
-from dptune.runfile import form
+from dptune.runfile import json_files
 from dptune.runfile.facts import Facts
 
 T = TypeVar("T")
@@ -68,7 +68,7 @@ def measured_in_quiet(attempt: Callable[[int], T], times: int = TIMES) -> T:
 def as_if_alone(run_folder: Path) -> None:
     """Take out of a recording what other processes of the machine did meanwhile: a test runs beside others."""
     for path in run_folder.glob("rank-*.facts.json"):
-        facts = form.read(path, Facts)
+        facts = json_files.read(path, Facts)
         for window in facts.windows:
             window.load = window.taken_share = None
-        form.write(path, facts)
+        json_files.write(path, facts)

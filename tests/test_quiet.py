@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from dptune.runfile import form
+from dptune.runfile import json_files
 from dptune.runfile.facts import Facts
 from dptune.runfile.load import LoadFacts
 from dptune.runfile.window import Window
@@ -83,7 +83,7 @@ def test_what_this_process_and_those_it_started_use_is_not_others(monkeypatch):
 
 def test_a_recording_as_if_alone_has_neither_load_nor_what_was_taken(tmp_path):
     window = Window("untraced", 3, load=LoadFacts(5, 2, 3, 2, 2, 1, 1, 4), taken_share=0.3)
-    form.write(tmp_path / "rank-00000.facts.json", Facts(rank=0, windows=[window]))
+    json_files.write(tmp_path / "rank-00000.facts.json", Facts(rank=0, windows=[window]))
     quiet.as_if_alone(tmp_path)
-    (found,) = form.read(tmp_path / "rank-00000.facts.json", Facts).windows
+    (found,) = json_files.read(tmp_path / "rank-00000.facts.json", Facts).windows
     assert (found.load, found.taken_share, found.disturbed) == (None, None, False)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from dptune.commands.demo import FAULTS, PACKAGED
-from dptune.runfile import form
+from dptune.runfile import json_files
 from dptune.runfile.record import RunRecord
 
 from . import reading
@@ -48,7 +48,7 @@ def test_each_fault_is_found_and_nothing_else(name):
 def test_the_line_in_the_readme_made_it(name):
     readme = (SAMPLES / "README.md").read_text()
     (line,) = re.findall(rf"\| `{name}` \|.*\| `dptune profile (.*?)` \|", readme)
-    record = form.read(SAMPLES / name / "run.json", RunRecord)
+    record = json_files.read(SAMPLES / name / "run.json", RunRecord)
     script = line.partition("train.py")[2]
     assert record.command == ["python", "train.py", *shlex.split(script)]
     assert f"--nproc-per-node {record.nproc_per_node}" in line

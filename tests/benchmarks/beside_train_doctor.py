@@ -35,7 +35,7 @@ from command_line import PieceEndedError, Results, run
 from overhead import commit, machine
 from tuning import SCRIPTS, SEED, Script, is_faster, laid_out, main, missing, percent_of, saved, timed, tuned
 
-from dptune.runfile import form
+from dptune.runfile import json_files
 
 RESULTS = Path(__file__).parent / "results" / "beside_train_doctor.json"
 PEER = "train-doctor"
@@ -140,7 +140,7 @@ def _versions(script: Script, row: Mapping[str, Any]) -> list[str]:
 
 
 def _write(results: Path, found: Results) -> None:
-    form.put(results, json.dumps(found, indent=1) + "\n")
+    json_files.put(results, json.dumps(found, indent=1) + "\n")
 
 
 def table(found: Results) -> str:

@@ -48,7 +48,7 @@ from command_line import PieceEndedError, Results, run
 from overhead import commit, machine
 
 from dptune.knobs import is_patched, written
-from dptune.runfile import form
+from dptune.runfile import json_files
 from dptune.runfile.facts import Facts
 from dptune.tune.options import OPTIONS
 
@@ -148,7 +148,7 @@ def collect(work: Path, only: str, time_limit: str, rounds: int, results: Path, 
 
 
 def _write(results: Path, found: Results) -> None:
-    form.put(results, json.dumps(found, indent=1) + "\n")
+    json_files.put(results, json.dumps(found, indent=1) + "\n")
 
 
 def laid_out(place: Path, script: Script) -> Path:
@@ -206,7 +206,7 @@ def timed(folder: Path, script: Script, settings: Mapping[str, Any], until: floa
     words = [word for name, value in outside.items() for word in ("--set", f"{name}={written(value)}")]
     words = [*DPTUNE, "profile", "-q", *WINDOWS, "--run-dir", "timed", *words]
     done = run([*words, *_ranks(script), "train.py"], until, cwd=folder)
-    facts = [form.read(path, Facts) for path in sorted((folder / "timed").glob("rank-*.facts.json"))]
+    facts = [json_files.read(path, Facts) for path in sorted((folder / "timed").glob("rank-*.facts.json"))]
     windows = [window for rank in facts if (window := rank.window("untraced")) is not None and window.durations_ns]
     if done.returncode or len(windows) < script.ranks:
         return {"failed": done.returncode or "no steps"}

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from dptune.runfile import form
+from dptune.runfile import json_files
 from dptune.runfile.facts import Facts
 from dptune.runfile.record import RunRecord
 
@@ -38,10 +38,10 @@ class Run:
 
     @property
     def record(self) -> RunRecord:
-        return form.read(self.folder / "run.json", RunRecord)
+        return json_files.read(self.folder / "run.json", RunRecord)
 
     def facts(self, rank: int = 0) -> Facts:
-        return form.read(self.folder / f"rank-{rank:05d}.facts.json", Facts)
+        return json_files.read(self.folder / f"rank-{rank:05d}.facts.json", Facts)
 
     @property
     def files(self) -> set[str]:

@@ -11,7 +11,7 @@ from typing import Any
 
 from dptune.advise.disturbance import BUSY, SHARED, UNSTEADY
 from dptune.capture import processes
-from dptune.runfile import form
+from dptune.runfile import json_files
 from dptune.runfile.facts import Facts
 from dptune.runfile.record import RunRecord
 
@@ -82,12 +82,12 @@ def surroundings(**extra: str) -> dict[str, str]:
 
 def record_in(folder: Path) -> RunRecord:
     """run.json of a folder."""
-    return form.read(folder / "run.json", RunRecord)
+    return json_files.read(folder / "run.json", RunRecord)
 
 
 def facts_in(folder: Path) -> list[Facts]:
     """The facts of all ranks in a folder."""
-    return [form.read(path, Facts) for path in sorted(folder.glob("rank-*.facts.json"))]
+    return [json_files.read(path, Facts) for path in sorted(folder.glob("rank-*.facts.json"))]
 
 
 def only_run(parent: Path) -> Path:

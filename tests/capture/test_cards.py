@@ -16,7 +16,7 @@ import pytest
 from dptune.advise.cards import limits
 from dptune.capture import cards
 from dptune.capture.conclusion import _cards
-from dptune.runfile import form
+from dptune.runfile import json_files
 from dptune.runfile.facts import DeviceFacts, Facts
 from dptune.runfile.record import CardReadings, CardRecord, RunRecord
 
@@ -228,7 +228,7 @@ def test_of_many_throttled_cards_a_few_are_named_and_the_rest_counted() -> None:
 def test_cards_of_another_type_are_one_sentence(tmp_path: Path, value: str) -> None:
     (tmp_path / "run.json").write_text(f'{{"cards": {value}}}')
     with pytest.raises(ValueError, match=r"run.json: .*cards"):
-        form.read(tmp_path / "run.json", RunRecord)
+        json_files.read(tmp_path / "run.json", RunRecord)
 
 
 @pytest.mark.long
@@ -236,13 +236,13 @@ def test_hostile_values_are_bounded(tmp_path: Path) -> None:
     huge = 10**4000
     readings = [{"window": "light", "samples": huge, "throttled": {"\x1b[2J" + "x" * 1000: huge}}] * 100
     (tmp_path / "run.json").write_text(json.dumps({"cards": [{"index": 0, "host": "h", "readings": readings}]}))
-    found = list(limits(form.read(tmp_path / "run.json", RunRecord)))
+    found = list(limits(json_files.read(tmp_path / "run.json", RunRecord)))
     assert len(found) == 1
     assert "x" * 100 not in found[0].text
 
 
 def test_a_run_of_an_older_version_has_no_cards(tmp_path: Path) -> None:
     (tmp_path / "run.json").write_text('{"world_size": 1}')
-    record = form.read(tmp_path / "run.json", RunRecord)
+    record = json_files.read(tmp_path / "run.json", RunRecord)
     assert record.cards == []
     assert not list(limits(record))

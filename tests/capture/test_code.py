@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from dptune.runfile import form
+from dptune.runfile import json_files
 from dptune.runfile.facts import Facts
 from dptune.runfile.record import RunRecord
 
@@ -49,7 +49,7 @@ def python(folder: Path, script: str, *launch: str, **env: str) -> subprocess.Co
 
 
 def facts_in(folder: Path) -> list[Facts]:
-    return [form.read(path, Facts) for path in sorted(folder.glob("rank-*.facts.json"))]
+    return [json_files.read(path, Facts) for path in sorted(folder.glob("rank-*.facts.json"))]
 
 
 def windows(facts: Facts) -> list[tuple[str, int, bool]]:
@@ -91,7 +91,7 @@ def test_a_loop_is_recorded_and_goes_on(tmp_path: Path) -> None:
     (facts,) = facts_in(tmp_path / "mine")
     assert windows(facts) == WHOLE
     assert (facts.loaders[0].batch_size, facts.optimizers[0].name) == (4, "SGD")
-    record = form.read(tmp_path / "mine" / "run.json", RunRecord)
+    record = json_files.read(tmp_path / "mine" / "run.json", RunRecord)
     assert (record.ending.how, record.launched_by, record.command) == ("complete", "code", ["python", "train.py"])
     assert limits_of(report(tmp_path / "mine")) <= LOAD
 
@@ -116,7 +116,7 @@ def test_an_exception_in_the_loop_is_the_scripts_own(tmp_path: Path) -> None:
     assert early.returncode == 1
     (facts,) = facts_in(tmp_path / "second")
     assert facts.ended == "raised ZeroDivisionError"
-    assert form.read(tmp_path / "second" / "run.json", RunRecord).ending.how == "failed"
+    assert json_files.read(tmp_path / "second" / "run.json", RunRecord).ending.how == "failed"
 
 
 @pytest.mark.thorough

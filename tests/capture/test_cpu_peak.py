@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch", reason="recording needs torch")
 from dptune.capture.injected.observe import cpu_peak, process_rank  # noqa: E402
 from dptune.capture.injected.observe.places import Places  # noqa: E402
 from dptune.measure import measure  # noqa: E402
-from dptune.runfile import form, paths  # noqa: E402
+from dptune.runfile import json_files, paths  # noqa: E402
 from dptune.runfile.facts import Facts  # noqa: E402
 from dptune.trace import load  # noqa: E402
 
@@ -54,7 +54,7 @@ def test_ranks_measure_at_once_and_mfu_follows_by_hand(recorded: Path) -> None:
     first, second = 2 * BATCH * WIDTH * WIDTH, 2 * BATCH * WIDTH
     assert found.model_flops_per_step == found.flops_per_step == 2 * first + 3 * second
     for rank in range(RANKS):
-        facts = form.read(paths.facts(recorded, rank), Facts)
+        facts = json_files.read(paths.facts(recorded, rank), Facts)
         peak = facts.cpu_peak
         assert peak is not None
         assert (peak.threads, peak.ranks, peak.expected) == (1, RANKS, RANKS)
@@ -66,7 +66,7 @@ def test_ranks_measure_at_once_and_mfu_follows_by_hand(recorded: Path) -> None:
     if "mfu" in found.missing:
         assert "withheld" in found.missing["mfu"]  # by whatever else ran
     else:
-        first_rank = form.read(paths.facts(recorded, 0), Facts).cpu_peak
+        first_rank = json_files.read(paths.facts(recorded, 0), Facts).cpu_peak
         assert found.mfu == pytest.approx(found.model_flops_per_step / (found.step_ns / 1e9) / found.peak_flops_per_s)
         assert first_rank is not None
         assert found.peak_flops_per_s == pytest.approx(first_rank.dtypes[0].flops_per_s)

@@ -13,7 +13,7 @@ import pytest
 
 from dptune.advise.trust import recording
 from dptune.capture import disk
-from dptune.runfile import form
+from dptune.runfile import json_files
 from dptune.runfile.record import Ending, RunRecord, Schedule
 
 from .conftest import SHORT, Run
@@ -137,9 +137,9 @@ def test_a_disk_that_fills_in_a_window_is_reported_as_that(small_disk: Path, tmp
 
 def test_what_is_written_over_is_whole_or_as_it_was(tmp_path: Path) -> None:
     path = tmp_path / "run.json"
-    form.write(path, RunRecord(dptune="1", command=["train.py"] * 40))
-    form.overwrite(path, RunRecord(dptune="2", ending=Ending("failed", note="x" * 200)))
-    assert form.read(path, RunRecord).ending.note == "x" * 200
+    json_files.write(path, RunRecord(dptune="1", command=["train.py"] * 40))
+    json_files.overwrite(path, RunRecord(dptune="2", ending=Ending("failed", note="x" * 200)))
+    assert json_files.read(path, RunRecord).ending.note == "x" * 200
     path.with_name("link").symlink_to(path)
     with pytest.raises(OSError, match="symbolic"):
-        form.overwrite(path.with_name("link"), RunRecord())
+        json_files.overwrite(path.with_name("link"), RunRecord())

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from dptune.capture import processes
-from dptune.runfile import form
+from dptune.runfile import json_files
 from dptune.runfile.record import RunRecord
 
 from .conftest import PLAIN, SHORT, Run, environment
@@ -199,4 +199,4 @@ def test_a_signal_to_dptune_ends_the_script_too(tmp_path: Path, number: signal.S
     assert started.returncode == 128 + number, err
     assert not Path(f"/proc/{script}").exists()
     assert not (tmp_path / "run" / "live").exists()
-    assert form.read(tmp_path / "run" / "run.json", RunRecord).ending.how == "interrupted"
+    assert json_files.read(tmp_path / "run" / "run.json", RunRecord).ending.how == "interrupted"

@@ -14,7 +14,7 @@ import pytest
 
 from dptune.capture import processes
 from dptune.capture.progress import listen
-from dptune.runfile import form
+from dptune.runfile import json_files
 from dptune.runfile.facts import Facts
 from dptune.runfile.record import RunRecord
 
@@ -126,9 +126,9 @@ def test_a_signal_to_the_script_in_a_window(tmp_path: Path, number: signal.Signa
     os.kill(script, number)
     _, err = started.communicate(timeout=900)
     assert started.returncode == status, err
-    facts = form.read(tmp_path / "run" / "rank-00000.facts.json", Facts)
+    facts = json_files.read(tmp_path / "run" / "rank-00000.facts.json", Facts)
     assert facts.window("light").steps == 1  # type: ignore[union-attr]
     assert (tmp_path / "run" / "rank-00000.trace.json.gz").exists()
     assert not (tmp_path / "run" / "live").exists()
-    assert form.read(tmp_path / "run" / "run.json", RunRecord).ending.exit_status == status
+    assert json_files.read(tmp_path / "run" / "run.json", RunRecord).ending.exit_status == status
     assert not Path(f"/proc/{script}").exists()

@@ -14,7 +14,7 @@ import pytest
 from dptune.capture.injected.observe import load
 from dptune.capture.injected.observe.load import Reading, Waits
 from dptune.capture.injected.observe.stolen_time import Ticks
-from dptune.runfile import form
+from dptune.runfile import json_files
 from dptune.runfile.facts import Facts
 from dptune.runfile.load import LoadFacts
 from dptune.runfile.window import Window
@@ -117,20 +117,20 @@ def test_a_recording_holds_the_load_and_what_was_taken_and_an_older_one_does_not
     assert read  # the reading at the window's end, and no traced step has either
     assert min(read) >= step["ts"] + step["dur"]
     path = run.folder / "rank-00000.facts.json"
-    found = form.read(path, Facts).window("untraced").load
+    found = json_files.read(path, Facts).window("untraced").load
     assert found.wall_ns >= 300_000_000
     assert found.cores >= 1
     older = json.loads(path.read_text())
     taken = [window["taken_share"] for window in older["windows"]]
     assert all(share is None or 0 <= share < 1 for share in taken)
-    assert [window.taken_share for window in form.read(path, Facts).windows] == taken
+    assert [window.taken_share for window in json_files.read(path, Facts).windows] == taken
     for window in older["windows"]:
         del window["load"]
     path.write_text(json.dumps(older))
-    assert form.read(path, Facts).window("untraced").load is None
+    assert json_files.read(path, Facts).window("untraced").load is None
 
 
 def test_load_is_read_back_as_it_was_written(tmp_path):
     facts = Facts(rank=0, windows=[Window("light", 3, load=LoadFacts(5, 2, 3, 2, 2, 1, 1, 4))])
-    form.write(tmp_path / "facts.json", facts)
-    assert form.read(tmp_path / "facts.json", Facts) == facts
+    json_files.write(tmp_path / "facts.json", facts)
+    assert json_files.read(tmp_path / "facts.json", Facts) == facts

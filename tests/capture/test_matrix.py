@@ -17,7 +17,7 @@ import pytest
 
 from dptune.capture import processes
 from dptune.capture.progress import listen
-from dptune.runfile import form
+from dptune.runfile import json_files
 from dptune.runfile.facts import Facts
 from dptune.runfile.record import RunRecord
 
@@ -87,11 +87,11 @@ class Ended:
     left: list[int]
 
     def facts(self, rank: int) -> Facts:
-        return form.read(self.folder / f"rank-{rank:05d}.facts.json", Facts)
+        return json_files.read(self.folder / f"rank-{rank:05d}.facts.json", Facts)
 
     @property
     def record(self) -> RunRecord:
-        return form.read(self.folder / "run.json", RunRecord)
+        return json_files.read(self.folder / "run.json", RunRecord)
 
     def check_readable(self) -> str:
         """`dptune report` reads what there is, without a word of Python's."""
@@ -298,7 +298,7 @@ def test_sigterm_to_a_rank_that_is_blocked_in_a_collective(name: str, tmp_path: 
     started = Started(KINDS[name], tmp_path, "--continue", ENDING="blocked", ENDING_AT=str(AT), ENDING_RANK="1")
     started.wait_for_words("rank 1 is blocked")
     time.sleep(2)  # rank 0 runs into the collective that rank 1 never joins
-    blocked = form.read(tmp_path / "run" / "rank-00000.facts.json", Facts).pid
+    blocked = json_files.read(tmp_path / "run" / "rank-00000.facts.json", Facts).pid
     assert blocked in processes.descendants(started.process.pid)
     os.kill(blocked, signal.SIGTERM)
     ended = started.end()

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from dptune.runfile import form
+from dptune.runfile import json_files
 from dptune.runfile.facts import Facts
 
 from .. import in_process  # noqa: TID252 - tests are no installed package
@@ -45,7 +45,7 @@ def test_the_script_is_timed_in_further_processes(profile):
     assert run.status == 0, run.err
     assert {path.name for path in (run.folder / "repeats").iterdir()} == {"1", "2", "1.txt", "2.txt"}
     for number in ("1", "2"):
-        facts = form.read(run.folder / "repeats" / number / "rank-00000.facts.json", Facts)
+        facts = json_files.read(run.folder / "repeats" / number / "rank-00000.facts.json", Facts)
         assert [(window.name, window.steps) for window in facts.windows] == [("untraced", 4)]
     assert "untraced repeat 2 of 2" in run.err
     own, first, second, median = medians(run.folder)

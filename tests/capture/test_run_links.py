@@ -25,7 +25,7 @@ from dptune.capture.torchrun import Torchrun
 from dptune.cli import main
 from dptune.commands.shared import run_links
 from dptune.measure.communication.links import fitted
-from dptune.runfile import form
+from dptune.runfile import json_files
 from dptune.runfile.links import LinkRecord
 from dptune.runfile.record import Ending, RunRecord
 
@@ -76,11 +76,11 @@ def sweep_script(monkeypatch: pytest.MonkeyPatch, folder: Path, text: str) -> Pa
 
 
 def reason(made: Recording) -> str:
-    return form.read(made.folder / "run.json", RunRecord).links_unmeasured
+    return json_files.read(made.folder / "run.json", RunRecord).links_unmeasured
 
 
 def known(made: Recording) -> LinkRecord:
-    return form.read(made.folder / "links.json", LinkRecord)
+    return json_files.read(made.folder / "links.json", LinkRecord)
 
 
 NOW = datetime.now().astimezone().replace(microsecond=0)
@@ -128,14 +128,16 @@ def test_they_are_measured_once_and_reused(
     assert capsys.readouterr().err == ""
 
     (kept,) = cache.iterdir()
-    hours_ago = datetime.fromisoformat(form.read(made.folder / "run.json", RunRecord).recorded) - timedelta(hours=3)
-    form.write(other.folder / "links.json", replace(first, measured=hours_ago.isoformat()))
+    hours_ago = datetime.fromisoformat(json_files.read(made.folder / "run.json", RunRecord).recorded) - timedelta(
+        hours=3
+    )
+    json_files.write(other.folder / "links.json", replace(first, measured=hours_ago.isoformat()))
     assert main(["report", "--full", "--no-cache", str(other.folder)]) == 0
     assert "3 hours before this run." in " ".join(capsys.readouterr().out.split())
 
-    facts = form.read(other.folder / "rank-00000.facts.json", type(facts_in(other.folder)[0]))
+    facts = json_files.read(other.folder / "rank-00000.facts.json", type(facts_in(other.folder)[0]))
     facts.environment["GLOO_SOCKET_IFNAME"] = "lo"
-    form.write(other.folder / "rank-00000.facts.json", facts)
+    json_files.write(other.folder / "rank-00000.facts.json", facts)
     (other.folder / "links.json").unlink()
     again = replace(first, measured=hours_ago.isoformat())
     monkeypatch.setattr(links, "sweep", lambda *_: again)
@@ -147,14 +149,14 @@ def test_they_are_measured_once_and_reused(
 
 def test_what_lies_beside_the_run_is_known(made: Recording, started: Launch, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(links, "sweep", lambda *_: pytest.fail("nothing is to be measured"))
-    form.write(made.folder.parent / "links.json", beside(made))
+    json_files.write(made.folder.parent / "links.json", beside(made))
     assert run_links.find(made, started, quiet=False) == run_links.Outcome()
     assert not (made.folder / "links.json").exists()
 
 
 def test_old_ones_are_measured_again(made: Recording, started: Launch, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those beside the run, and those that were kept."""
-    form.write(made.folder.parent / "links.json", beside(made, hours=26))
+    json_files.write(made.folder.parent / "links.json", beside(made, hours=26))
     link_cache.store(facts_in(made.folder)[0], beside(made, hours=2))
     now = beside(made)
     monkeypatch.setattr(links, "sweep", lambda *_: now)
@@ -178,7 +180,7 @@ def test_old_ones_stay_where_they_cannot_be_measured(
     assert reason(made) == ""
 
     (made.folder / "links.json").unlink()
-    form.write(made.folder.parent / "links.json", beside(made, hours=50))
+    json_files.write(made.folder.parent / "links.json", beside(made, hours=50))
     said = "the links of this run were measured 2 days ago; measuring them again failed: "
     said += "rank 1: RuntimeError: no route to host"
     assert run_links.find(made, started, quiet=True).lines == [said]
@@ -196,7 +198,7 @@ def test_those_of_other_hosts_beside_the_run_are_not(made: Recording, started: L
     others = LinkRecord(
         backend="gloo", world_size=2, hosts=["a", "b"], kinds=[links.KindTimes("all_reduce", [0, 1], sizes)]
     )
-    form.write(made.folder.parent / "links.json", others)
+    json_files.write(made.folder.parent / "links.json", others)
     assert run_links.find(made, started, quiet=True).line.startswith("links measured in ")
 
 
@@ -230,7 +232,7 @@ def test_a_sweep_that_fails_or_hangs_leaves_its_reason_and_the_recording(
     assert outcome.lines == [f"links not measured: {outcome.unmeasured}; {remedy}"]
     assert reason(made) == outcome.unmeasured
     assert {file.name: file.read_bytes() for file in made.folder.iterdir() if file.name != "run.json"} == before
-    assert form.read(made.folder / "run.json", RunRecord).ending.how == "complete"
+    assert json_files.read(made.folder / "run.json", RunRecord).ending.how == "complete"
     assert not [one for one in Path("/proc").glob("[0-9]*") if str(path) in processes.words(int(one.name))]
 
 
@@ -263,7 +265,7 @@ def test_where_ranks_cannot_be_started_alike_that_is_said(made: Recording, start
     else:
         for rank, facts in enumerate(facts_in(made.folder)):
             facts.host = "elsewhere"
-            form.write(made.folder / f"rank-{rank:05d}.facts.json", facts)
+            json_files.write(made.folder / f"rank-{rank:05d}.facts.json", facts)
     outcome = run_links.find(made, started, quiet=True)
     assert "measure them with `dptune links`" in outcome.unmeasured
     assert ("once per rank" in outcome.unmeasured) == (launcher == "once per rank")
@@ -313,7 +315,7 @@ def check_interrupted(place: Path, status: int, err: str) -> None:
     again = "to measure them, run `dptune links` on the same hosts"
     assert f"dptune: links not measured: interrupted; {again}\n" in said
     assert said[-1] == "dptune: next: dptune report run\n"
-    record = form.read(place / "run" / "run.json", RunRecord)
+    record = json_files.read(place / "run" / "run.json", RunRecord)
     assert (record.ending.how, record.links_unmeasured) == ("complete", "interrupted")
     assert [facts.ended for facts in facts_in(place / "run")] == ["complete"] * 2
     assert not (place / "run" / "links.json").exists()

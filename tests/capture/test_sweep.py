@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from dptune.capture import processes
-from dptune.runfile import form
+from dptune.runfile import json_files
 from dptune.runfile.links import LinkRecord
 
 from .launching import BIN, DPTUNE, run, run_here, surroundings
@@ -42,7 +42,7 @@ def test_every_kind_and_size(tmp_path: Path) -> None:
     words = ("--nproc-per-node", "2", "--sizes", "4k,10000,1m", "--seconds", "300", "--repeats", "3")
     done = run_here(*LINKS[len(DPTUNE) :], *words, "--format", "json", cwd=tmp_path)
     assert done.status == 0, done.err
-    record = form.read(tmp_path / "dptune-runs" / "links.json", LinkRecord)
+    record = json_files.read(tmp_path / "dptune-runs" / "links.json", LinkRecord)
     assert json.loads(done.out)["kinds"][0]["kind"] == "all_reduce"
     assert (record.ended, record.backend, record.world_size, len(record.hosts)) == ("complete", "gloo", 2, 2)
     assert [kind.kind for kind in record.kinds] == ["all_reduce", "all_gather", "reduce_scatter", "p2p"]
@@ -67,7 +67,7 @@ def test_under_a_launcher_rank_0_tells(tmp_path: Path) -> None:
     done = run(*launcher, *LINKS, "--kinds", "p2p", "--sizes", "4k", "--repeats", "3", "-q", cwd=tmp_path)
     assert done.status == 0, done.err
     assert done.out.count("Links between 2 ranks") == 1
-    record = form.read(tmp_path / "dptune-runs" / "links.json", LinkRecord)
+    record = json_files.read(tmp_path / "dptune-runs" / "links.json", LinkRecord)
     assert [(kind.kind, len(kind.sizes)) for kind in record.kinds] == [("p2p", 1)]
     assert record.kinds[0].no_fit.startswith("1 message size; a fit needs at least 3")
 
@@ -97,7 +97,7 @@ def test_ctrl_c_keeps_what_was_measured(tmp_path: Path) -> None:
     process.send_signal(signal.SIGINT)
     out, _ = process.communicate(timeout=900)
     assert process.returncode == 130
-    record = form.read(tmp_path / "dptune-runs" / "links.json", LinkRecord)
+    record = json_files.read(tmp_path / "dptune-runs" / "links.json", LinkRecord)
     assert record.ended == "interrupted"
     assert [len(kind.sizes) for kind in record.kinds] == [1, 1]
     assert "all_reduce" in out
@@ -109,7 +109,7 @@ def test_what_there_is_no_time_for_is_left_out_and_said(tmp_path: Path) -> None:
     words = ("--nproc-per-node", "2", "--kinds", "all_reduce", "--sizes", "64k,4g", "--seconds", "3")
     done = run(*LINKS, *words, cwd=tmp_path)
     assert done.status == 0, done.err
-    record = form.read(tmp_path / "dptune-runs" / "links.json", LinkRecord)
+    record = json_files.read(tmp_path / "dptune-runs" / "links.json", LinkRecord)
     assert record.ended == "partial"
     assert [size.message_bytes for size in record.kinds[0].sizes] == [64 << 10]
     assert record.kinds[0].left_out == "sizes from 4.00 GiB: the time limit of 3 s was reached"

@@ -10,7 +10,7 @@ import pytest
 from dptune.capture import recording, repeats
 from dptune.capture.injected.observe import stolen_time
 from dptune.capture.injected.observe.stolen_time import Ticks, taken_share
-from dptune.runfile import form
+from dptune.runfile import json_files
 from dptune.runfile.facts import Facts
 from dptune.runfile.record import Schedule
 from dptune.runfile.window import MOST_TAKEN, Window
@@ -64,7 +64,7 @@ def repeated(tmp_path, monkeypatch, shares, times):
     def record(started, options):
         options.run_dir.mkdir()
         window = Window(name="untraced", first_step=5, durations_ns=[10**7], taken_share=next(given))
-        form.write(options.run_dir / "rank-00000.facts.json", Facts(rank=0, windows=[window]))
+        json_files.write(options.run_dir / "rank-00000.facts.json", Facts(rank=0, windows=[window]))
         return SimpleNamespace(complete=True, interrupted=False, hung=False, folder=options.run_dir)
 
     monkeypatch.setattr(recording, "record", record)
@@ -73,7 +73,9 @@ def repeated(tmp_path, monkeypatch, shares, times):
     said = []
     assert repeats.repeat(None, options, tmp_path, times, said.append) is None
     kept = sorted(path.parent for path in tmp_path.glob("repeats/*/rank-00000.facts.json"))
-    return {path.name: form.read(path / "rank-00000.facts.json", Facts).windows[0].taken_share for path in kept}, said
+    return {
+        path.name: json_files.read(path / "rank-00000.facts.json", Facts).windows[0].taken_share for path in kept
+    }, said
 
 
 def test_a_repeat_that_lost_its_cores_is_run_anew(tmp_path, monkeypatch):

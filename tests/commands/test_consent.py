@@ -17,7 +17,7 @@ from dptune.capture.options import Options
 from dptune.cli import main
 from dptune.commands.shared import consent
 from dptune.errors import RunError
-from dptune.runfile import form, origin
+from dptune.runfile import json_files, origin
 from dptune.runfile.origin import Origin
 from dptune.runfile.paths import RUN_JSON
 from dptune.runfile.record import RunRecord
@@ -178,7 +178,7 @@ def test_on_a_terminal_it_asks(planted, answer, executed):
 def test_who_does_not_answer_yes_does_not_agree(planted, answer, agreed, monkeypatch, capsys):
     monkeypatch.setattr(consent, "_is_terminal", lambda stream: True)
     monkeypatch.setattr(sys, "stdin", io.StringIO(f"{answer}\n"))
-    record = form.read(planted.folder / RUN_JSON, RunRecord)
+    record = json_files.read(planted.folder / RUN_JSON, RunRecord)
     with contextlib.nullcontext() if agreed else pytest.raises(RunError, match="was run"):
         consent.ask_before_running(planted.folder, record, [], ".", {}, agreed=False)
     assert "run it? [y/N]" in capsys.readouterr().err
@@ -201,10 +201,10 @@ def test_what_is_kept_names_neither_user_nor_machine(tmp_path):
     assert found == origin.here()
     assert found.machine != found.user
     assert all(len(word) == 16 and int(word, 16) >= 0 for word in (found.machine, found.user))
-    form.write(tmp_path / RUN_JSON, RunRecord(origin=found))
-    assert form.read(tmp_path / RUN_JSON, RunRecord).origin == found
+    json_files.write(tmp_path / RUN_JSON, RunRecord(origin=found))
+    assert json_files.read(tmp_path / RUN_JSON, RunRecord).origin == found
     (tmp_path / RUN_JSON).write_text('{"schema_version": "0.2"}')
-    assert form.read(tmp_path / RUN_JSON, RunRecord).origin == Origin()
+    assert json_files.read(tmp_path / RUN_JSON, RunRecord).origin == Origin()
 
 
 @of_users

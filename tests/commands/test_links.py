@@ -15,7 +15,7 @@ from dptune.capture.links import SweepRequest
 from dptune.cli import main
 from dptune.commands.shared.sweeps import sweep_of
 from dptune.measure.communication.links import fitted
-from dptune.runfile import form, paths
+from dptune.runfile import json_files, paths
 from dptune.runfile.communication import DdpFacts
 from dptune.runfile.facts import Facts
 from dptune.runfile.links import KindTimes, LinkRecord, SizeTimes
@@ -84,7 +84,7 @@ def test_without_options_there_are_as_many_ranks_as_were_recorded(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "dptune-runs" / "run").mkdir(parents=True)
     (tmp_path / "dptune-runs" / "latest").write_text("run")
-    form.write(tmp_path / "dptune-runs" / "run" / "run.json", RunRecord(world_size=ranks, hosts=hosts))
+    json_files.write(tmp_path / "dptune-runs" / "run" / "run.json", RunRecord(world_size=ranks, hosts=hosts))
     started = []
     monkeypatch.setattr("dptune.capture.links.sweep", lambda launch, *_: started.append(launch.ranks) or sweep())
     assert main(["links"]) == status
@@ -111,8 +111,8 @@ def test_of_a_run_of_ddp_alone_all_reduces_are_measured(
     run = tmp_path / "dptune-runs" / "run"
     run.mkdir(parents=True)
     (tmp_path / "dptune-runs" / "latest").write_text("run")
-    form.write(run / "run.json", RunRecord(world_size=2, hosts=["a"]))
-    form.write(paths.facts(run, 0), Facts(0, **facts))
+    json_files.write(run / "run.json", RunRecord(world_size=2, hosts=["a"]))
+    json_files.write(paths.facts(run, 0), Facts(0, **facts))
     assert main(["links", *words]) == 0
     assert (len(asked[0].kinds), asked[0].sizes[-1]) == (kinds, largest)
     assert asked[0].kinds[0] == ("p2p" if "--kinds" in words else "all_reduce")
@@ -155,7 +155,7 @@ def test_a_table_on_stdout_and_the_record_with_its_fits_in_a_file(
     assert "p2p: gloo cannot: no such thing" in said.out
     assert "group" not in said.out
     assert "dptune: wrote dptune-runs/links.json" in said.err
-    assert form.read(Path("dptune-runs/links.json"), LinkRecord) == fitted(sweep())
+    assert json_files.read(Path("dptune-runs/links.json"), LinkRecord) == fitted(sweep())
 
 
 def test_json_is_the_record(asked: list[SweepRequest], capsys: pytest.CaptureFixture[str]) -> None:
@@ -180,19 +180,19 @@ def test_a_report_takes_the_sweep_it_is_given_or_finds(
         assert main(["report", str(traces), "--format", "json", "--no-cache", *words]) == 0
         return swept_in(capsys.readouterr().out)
 
-    form.write(other, sweep())
-    form.write(beside, sweep())
+    json_files.write(other, sweep())
+    json_files.write(beside, sweep())
     assert source("--links", str(other)) == str(other)
     assert source() == ""  # a folder of anyone's traces is no run folder
-    form.write(traces / "run.json", RunRecord(world_size=2))
+    json_files.write(traces / "run.json", RunRecord(world_size=2))
     for rank, trace in enumerate(sorted(traces.glob("*trace*.json*"))):
         text = gzip.decompress(trace.read_bytes()) if trace.suffix == ".gz" else trace.read_bytes()
         paths.trace(traces, rank, "light").write_bytes(gzip.compress(text))
         trace.unlink()
     assert source() == str(beside)
-    form.write(own, sweep())
+    json_files.write(own, sweep())
     assert source() == str(own)
-    form.write(own, sweep(world_size=4))
+    json_files.write(own, sweep(world_size=4))
     assert source() == ""  # of another number of ranks
     assert main(["report", str(traces), "--full", "--width", "300", "--links", str(other)]) == 0
     page = " ".join(capsys.readouterr().out.split())
@@ -203,7 +203,7 @@ def test_a_report_takes_the_sweep_it_is_given_or_finds(
 def test_a_sweep_that_is_asked_for_and_does_not_fit_is_refused(
     traces: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    form.write(tmp_path / "gloo.json", sweep("gloo"))
+    json_files.write(tmp_path / "gloo.json", sweep("gloo"))
     for words, message in (
         (
             ["--links", str(tmp_path / "gloo.json")],
@@ -224,10 +224,10 @@ def test_of_two_sweeps_of_the_same_ranks_the_later_one_counts(
     """`dptune profile` wrote one into the folder at 10:00; `dptune links` writes beside it."""
     folder = tmp_path / "run"
     folder.mkdir()
-    form.write(folder / paths.RUN_JSON, RunRecord())
-    form.write(folder / "links.json", replace(sweep(), measured="2026-11-20T10:00:00+00:00"))
+    json_files.write(folder / paths.RUN_JSON, RunRecord())
+    json_files.write(folder / "links.json", replace(sweep(), measured="2026-11-20T10:00:00+00:00"))
     beside = replace(sweep(world_size=world_size), measured=f"2026-11-20T{beside_at}:00+00:00")
-    form.write(tmp_path / "links.json", beside)
+    json_files.write(tmp_path / "links.json", beside)
     found = sweep_of([folder], None)
     assert found is not None
     assert found.source == str((tmp_path if expected == "beside" else folder) / "links.json")

@@ -11,7 +11,7 @@ import pytest
 from dptune.advice import Report
 from dptune.cli import main
 from dptune.commands.shared.reading import recorded
-from dptune.runfile import form
+from dptune.runfile import json_files
 from dptune.runfile.record import RunRecord
 
 from .. import reading  # noqa: TID252 - tests are no installed package
@@ -132,7 +132,7 @@ def test_a_folder_of_recordings_stands_for_the_latest(name: str, traces: Path, t
     (runs / "latest").write_text("../elsewhere\n", encoding="utf-8")
     traces.rename(tmp_path / "elsewhere")
     assert recorded(name) == name  # no recording of dptune: whoever reads it says what it is
-    form.write(tmp_path / "elsewhere" / "run.json", RunRecord())
+    json_files.write(tmp_path / "elsewhere" / "run.json", RunRecord())
     assert recorded(name) == Path("recordings/../elsewhere")
     assert recorded("recordings/../elsewhere") == "recordings/../elsewhere"
 

@@ -17,7 +17,7 @@ from dptune.capture import interpreter
 from dptune.commands import tune
 from dptune.errors import UsageError
 from dptune.patch import diff
-from dptune.prove import engine, tasks
+from dptune.prove import engine, recorded_task
 from dptune.prove.result import SideName, Trial
 from dptune.prove.task import Task
 from dptune.tune import options, runner
@@ -67,7 +67,7 @@ def project(
 ) -> Path:
     """A folder with the demo's script, and a recording of it with a loader that steps wait for, as if made there."""
     monkeypatch.setattr(tune, "_read", lambda folder: read)
-    monkeypatch.setattr(tasks, "_patched", patched)
+    monkeypatch.setattr(recorded_task, "_patched", patched)
     monkeypatch.setattr(interpreter, "_ask", in_process._ask)
     pytest.importorskip("torch", reason="the interpreter of trials is chosen by its torch")
     (tmp_path / "train.py").write_text("\n" * 64 + SCRIPT)

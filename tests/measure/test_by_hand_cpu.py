@@ -15,7 +15,7 @@ from dptune.measure.intervals import Intervals
 from dptune.measure.steps import input_wait
 from dptune.measure.steps.input_wait import LoaderWait
 from dptune.measured import Missing
-from dptune.runfile import form
+from dptune.runfile import json_files
 from dptune.runfile.communication import DdpFacts
 from dptune.runfile.facts import DeviceFacts, Facts
 from dptune.runfile.loader import LoaderFacts, PreparingFacts
@@ -75,8 +75,8 @@ def folder(tmp_path):
             told = {"backend": "gloo", "rank": rank, "world_size": 2}
             told["pg_config"] = [{"pg_name": "0", "pg_size": 2}]
             write(tmp_path / f"rank-{rank:05d}.{name}.json.gz", events, distributedInfo=told)
-        form.write(tmp_path / f"rank-{rank:05d}.facts.json", facts(rank))
-    form.write(tmp_path / "run.json", RunRecord(world_size=2))
+        json_files.write(tmp_path / f"rank-{rank:05d}.facts.json", facts(rank))
+    json_files.write(tmp_path / "run.json", RunRecord(world_size=2))
     return tmp_path
 
 
@@ -176,7 +176,7 @@ def test_sizes_are_missing_where_nothing_fits(folder, change):
     for rank in range(2):
         own = facts(rank)
         own.ddp[0] = DdpFacts("Net", **{"rebuilt_bucket_sizes": [4444], **change})
-        form.write(folder / f"rank-{rank:05d}.facts.json", own)
+        json_files.write(folder / f"rank-{rank:05d}.facts.json", own)
     with pytest.raises(Missing, match="no input shapes for these collectives"):
         _ = collective(folder).message_bytes
 
@@ -184,7 +184,7 @@ def test_sizes_are_missing_where_nothing_fits(folder, change):
 def test_device_durations_go_before_host_durations(folder):
     own = facts(0)
     own.windows[0].device_durations_ns = [2000 * US] * 3
-    form.write(folder / "rank-00000.facts.json", own)
+    json_files.write(folder / "rank-00000.facts.json", own)
     (folder / "rank-00001.facts.json").unlink()
     assert measure(load([folder])).step.time_ns == 2000 * US
 
@@ -204,7 +204,7 @@ def test_no_loader_is_not_a_wait_of_zero(folder):
         own = facts(rank)
         own.windows[0].loader_batches = [0] * 3
         own.windows[0].loader_samples = [0] * 3
-        form.write(folder / f"rank-{rank:05d}.facts.json", own)
+        json_files.write(folder / f"rank-{rank:05d}.facts.json", own)
     measured = measure(load([folder]))
     with pytest.raises(Missing, match="no batch was drawn"):
         _ = measured.input.wait_share

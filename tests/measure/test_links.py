@@ -14,7 +14,7 @@ from dptune.measure.communication.calls import Call
 from dptune.measure.communication.links import Sweep, fitted, from_sweep, links, scope
 from dptune.measure.communication.matching import RankCalls, match
 from dptune.measured import RankFigures
-from dptune.runfile import form
+from dptune.runfile import json_files
 from dptune.runfile.links import KindTimes, LinkRecord, SizeTimes, read
 from dptune.runfile.record import RunRecord
 
@@ -247,10 +247,10 @@ NOT_MEASURED = [
 def test_a_sweep_that_nobody_measured_is_refused_where_named_and_else_left_out(tmp_path, capsys, wrong):
     good = SizeTimes(KB, 1e-6, 1e-6, 1e-6, 7, 70)
     path = tmp_path / "links.json"
-    form.write(tmp_path / "run.json", RunRecord())
-    form.write(path, replace(SWEEP, kinds=[KindTimes("p2p", [0, 1], [good])]))
+    json_files.write(tmp_path / "run.json", RunRecord())
+    json_files.write(path, replace(SWEEP, kinds=[KindTimes("p2p", [0, 1], [good])]))
     assert sweep_of([tmp_path], None).record.kinds[0].sizes == [good]
-    form.write(path, replace(SWEEP, kinds=[KindTimes("p2p", [0, 1], [replace(good, **wrong)])]))
+    json_files.write(path, replace(SWEEP, kinds=[KindTimes("p2p", [0, 1], [replace(good, **wrong)])]))
     with pytest.raises(UsageError, match="sizes, times or counts"):
         sweep_of([], path)
     assert sweep_of([tmp_path], None) is None
@@ -261,7 +261,7 @@ def test_a_sweep_that_nobody_measured_is_refused_where_named_and_else_left_out(t
 def test_ranks_and_sizes_of_a_sweep_are_its_own(tmp_path, kind):
     if kind == "twice":
         kind = KindTimes("p2p", [0, 1], [SizeTimes(KB, 1e-6, 1e-6, 1e-6, 7, 70)] * 2)
-    form.write(tmp_path / "links.json", replace(SWEEP, kinds=[kind]))
+    json_files.write(tmp_path / "links.json", replace(SWEEP, kinds=[kind]))
     with pytest.raises(ValueError, match=r"does not have|has a message size twice"):
         read(tmp_path / "links.json")
 

@@ -19,7 +19,7 @@ from dptune.measure.efficiency.measured_peaks import (
     measured_peaks,
 )
 from dptune.measured import EfficiencyFigures
-from dptune.runfile import form, paths
+from dptune.runfile import json_files, paths
 from dptune.runfile.cpu_peak import CpuPeakFacts, DtypePeakFacts
 from dptune.runfile.facts import DeviceFacts, Facts
 from dptune.runfile.load import LoadFacts
@@ -63,8 +63,8 @@ def measured(
     write(light, [*events, *more], distributedInfo={"rank": 0, "world_size": 1, "backend": "gloo"})
     shutil.copy(light, folder / "rank-00000.detail.trace.json.gz")
     device = DeviceFacts("cpu", name="A processor", torch_threads=1)
-    form.write(paths.facts(folder, 0), Facts(0, host="a", device=device, cpu_peak=cpu_peak))
-    form.write(folder / "run.json", RunRecord(world_size=1, cpu_peak=asked))
+    json_files.write(paths.facts(folder, 0), Facts(0, host="a", device=device, cpu_peak=cpu_peak))
+    json_files.write(folder / "run.json", RunRecord(world_size=1, cpu_peak=asked))
     return measure(load([folder])).efficiency
 
 

@@ -8,7 +8,7 @@ from statistics import median
 import pytest
 
 from dptune.measure import measure
-from dptune.runfile import form
+from dptune.runfile import json_files
 from dptune.runfile.facts import DeviceFacts, Facts
 from dptune.runfile.record import RunRecord
 from dptune.runfile.window import Window
@@ -135,11 +135,11 @@ def test_old_traces_say_what_is_allocated_and_not_how_much_that_leaves(tmp_path)
 
 def recorded(folder, device, detailed):
     """A run of two ranks: both with facts and a light window, and with the detailed window `detailed`."""
-    form.write(folder / "run.json", RunRecord(dptune="0.1.0", command=["python", "t.py"], world_size=2))
+    json_files.write(folder / "run.json", RunRecord(dptune="0.1.0", command=["python", "t.py"], world_size=2))
     for rank in range(2):
         windows = [Window("light", 0, durations_ns=[100 * US] * 3), Window("detailed", 5, durations_ns=[100 * US] * 3)]
         facts = Facts(rank, world_size=2, host="box", device=device(rank), windows=windows)
-        form.write(folder / f"rank-{rank:05d}.facts.json", facts)
+        json_files.write(folder / f"rank-{rank:05d}.facts.json", facts)
         light = STEPS + kernels(rank)
         if device(rank).kind == "cpu":
             light = STEPS + [operator("aten::mm", 100 * n + 10, 100 * n + 60) for n in range(3)]

@@ -3,7 +3,7 @@
 import pytest
 
 from dptune.measure import measure
-from dptune.runfile import form
+from dptune.runfile import json_files
 from dptune.runfile.facts import DeviceFacts, Facts
 from dptune.runfile.record import RunRecord
 from dptune.runfile.window import Window
@@ -39,8 +39,8 @@ def test_communication_is_expected_where_gradients_were_reduced(tmp_path, unsync
         window = Window("light", 0, [1000 * US] * 3, backwards=[1] * 3, unsynced_backwards=unsynced, complete=True)
         window.trace = f"rank-{rank:05d}.trace.json.gz"
         own = Facts(rank, world_size=2, device=DeviceFacts("cpu"), windows=[window])
-        form.write(tmp_path / f"rank-{rank:05d}.facts.json", own)
-    form.write(tmp_path / "run.json", RunRecord(world_size=2))
+        json_files.write(tmp_path / f"rank-{rank:05d}.facts.json", own)
+    json_files.write(tmp_path / "run.json", RunRecord(world_size=2))
     measured = measure(load([tmp_path]))
     assert (measured.known("account") is not None) == judged
     losses = {loss.code for rank in measured.ranks for loss in rank.losses}

@@ -6,7 +6,7 @@ from dptune import measured
 from dptune.advice import Report
 from dptune.present.html.ranks import ranks
 from dptune.present.html.style import COLORS
-from dptune.present.sections.account import account
+from dptune.present.sections.breakdown import account
 from dptune.present.sections.first import first
 from dptune.present.step_classes import CLASSES, PARTS, cells, color_of, in_ascii, part_of
 from dptune.present.tui.rows import SIGNS

@@ -3,7 +3,7 @@
 import pytest
 
 from dptune.measured import Measured, SetAsideStep, StepGroup, StepsFigures, StepTime
-from dptune.present.sections.account import account
+from dptune.present.sections.breakdown import account
 from dptune.present.sections.steps import steps
 
 

@@ -3,7 +3,7 @@ import pytest
 from dptune.advise.ranking import ranked
 from dptune.measured import DoubleFunction, UserCodeFigures
 from dptune.runfile.communication import DdpFacts
-from dptune.runfile.doubled import DoubledFacts
+from dptune.runfile.double_precision import DoubledFacts
 from dptune.runfile.facts import OptimizerFacts
 
 WIDE = DdpFacts("Net", gradient_dtypes=["float64"])

@@ -1,7 +1,7 @@
 import pytest
 
 from dptune.measured import Missing
-from dptune.runfile.collected import CollectCallFacts
+from dptune.runfile.garbage_collections import CollectCallFacts
 from dptune.runfile.window import Window
 
 

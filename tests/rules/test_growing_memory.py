@@ -2,7 +2,7 @@ import pytest
 
 from dptune.measured import MemoryFigures
 from dptune.runfile.facts import DeviceFacts
-from dptune.runfile.kept import KeptFacts, LookFacts
+from dptune.runfile.kept_tensors import KeptFacts, LookFacts
 from dptune.runfile.registered_hooks import RegisteredHookFacts, left_by_steps
 from dptune.runfile.window import Window
 

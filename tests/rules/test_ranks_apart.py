@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dptune.commands.shared.reading import measured_of
-from dptune.runfile import form
+from dptune.runfile import json_files
 from dptune.runfile.facts import Facts
 from dptune.whatif.predicting import Predictor
 
@@ -19,7 +19,7 @@ LINKS = Path(__file__).parents[2] / "sample_traces" / "healthy" / "links.json"
 
 
 def untraced_ms(name):
-    facts = [form.read(path, Facts) for path in sorted((RUNS / name).glob("*.facts.json"))]
+    facts = [json_files.read(path, Facts) for path in sorted((RUNS / name).glob("*.facts.json"))]
     return statistics.median(statistics.median(one.window("untraced").durations_ns) for one in facts) / 1e6
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dptune.commands.shared.reading import report_of
-from dptune.runfile import form
+from dptune.runfile import json_files
 from dptune.runfile.facts import Facts
 from dptune.runfile.record import RunRecord
 
@@ -30,7 +30,7 @@ def test_an_older_recording_reads_as_it_did(version: str, tmp_path: Path) -> Non
         old = former(text, version)
         assert '"lean"' in old
         (tmp_path / name).write_text(old, encoding="utf-8")
-        read, today = form.read(tmp_path / name, kind), form.read(SAMPLE / name, kind)
+        read, today = json_files.read(tmp_path / name, kind), json_files.read(SAMPLE / name, kind)
         read.schema_version = today.schema_version
         assert read == today
 
@@ -39,7 +39,7 @@ def test_a_file_of_today_may_say_lean(tmp_path: Path) -> None:
     document = json.loads((SAMPLE / "run.json").read_text(encoding="utf-8"))
     document["command"] = ["python", "train.py", "lean"]
     (tmp_path / "run.json").write_text(json.dumps(document), encoding="utf-8")
-    assert form.read(tmp_path / "run.json", RunRecord).command[-1] == "lean"
+    assert json_files.read(tmp_path / "run.json", RunRecord).command[-1] == "lean"
 
 
 @pytest.mark.long

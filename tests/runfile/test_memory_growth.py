@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dptune.runfile.facts import DeviceFacts, Facts
-from dptune.runfile.kept import KeptFacts, LookFacts
+from dptune.runfile.kept_tensors import KeptFacts, LookFacts
 from dptune.runfile.memory_growth import memory_growth
 from dptune.runfile.window import Window
 

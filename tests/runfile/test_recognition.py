@@ -5,12 +5,12 @@ import os
 
 import pytest
 
-from dptune.runfile import form
+from dptune.runfile import json_files
 from dptune.runfile.facts import Facts
 from dptune.runfile.recognition import foreign, is_run_folder, record_of
 from dptune.runfile.record import RunRecord
 
-WRITTEN = form.text(RunRecord(dptune="0.1", command=["train.py"], world_size=2))
+WRITTEN = json_files.text(RunRecord(dptune="0.1", command=["train.py"], world_size=2))
 OTHERS = "was not written by dptune"
 
 
@@ -56,7 +56,7 @@ def test_files_with_the_names_of_dptune_make_a_run_folder_of_any_run_json(tmp_pa
 def test_facts_alone_make_a_run_folder_and_traces_alone_do_not(tmp_path):
     (tmp_path / "rank-00000.trace.json.gz").write_text("")
     assert not is_run_folder(tmp_path)
-    form.write(tmp_path / "rank-00000.facts.json", Facts(0))
+    json_files.write(tmp_path / "rank-00000.facts.json", Facts(0))
     assert is_run_folder(tmp_path)
 
 

@@ -11,7 +11,7 @@ import pytest
 from dptune.measure import measure
 from dptune.measure.communication.links import Sweep, from_sweep
 from dptune.measured import LinkFigures
-from dptune.runfile import form
+from dptune.runfile import json_files
 from dptune.runfile.links import LinkRecord
 from dptune.trace import load
 
@@ -106,7 +106,7 @@ def swept(bed: Bed, place: Path) -> LinkFigures:
     words = ("links", "--kinds", "all_reduce,p2p", "--sizes", bed.sizes, "--seconds", bed.seconds)
     on_both(bed.nodes, cwds, words, env=SHORTER_IMPORT)
     assert not (cwds[1] / "dptune-runs" / "links.json").exists()
-    record = form.read(cwds[0] / "dptune-runs" / "links.json", LinkRecord)
+    record = json_files.read(cwds[0] / "dptune-runs" / "links.json", LinkRecord)
     assert (record.backend, record.world_size, record.hosts) == ("gloo", 2, ["bed-node-0", "bed-node-1"])
     for matches, kind in enumerate(("p2p", "all_reduce"), 1):
         (sizes,) = [one.sizes for one in record.kinds if one.kind == kind]

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from dptune.measure import measure
-from dptune.runfile import form
+from dptune.runfile import json_files
 from dptune.runfile.facts import Facts
 from dptune.trace import load
 
@@ -89,7 +89,7 @@ def found(nodes: list[Node], folder: Path, planted: dict[str, Any], cause: str, 
     folder.mkdir()
     run = recorded(nodes, folder, TRAIN.format(**planted), port, untraced=12)
     measured = measure(load([run]))
-    facts = [form.read(run / f"rank-0000{rank}.facts.json", Facts) for rank in range(2)]
+    facts = [json_files.read(run / f"rank-0000{rank}.facts.json", Facts) for rank in range(2)]
     step_ns = [mean(one.window("untraced").durations_ns) for one in facts]
     assert step_ns[0] == pytest.approx(step_ns[1], abs=LATE_NS / 5)  # step times do not tell who is late
 

@@ -3,7 +3,7 @@
 import pytest
 
 from dptune.errors import RunError
-from dptune.runfile import form
+from dptune.runfile import json_files
 from dptune.runfile.record import Ending, RunRecord
 from dptune.trace import load
 
@@ -20,7 +20,7 @@ from dptune.trace import load
     ],
 )
 def test_how_a_recording_without_steps_ended(tmp_path, ending, said):
-    form.write(tmp_path / "run.json", RunRecord(ending=ending))
+    json_files.write(tmp_path / "run.json", RunRecord(ending=ending))
     with pytest.raises(RunError) as raised:
         load([tmp_path])
     assert raised.value.message == f"{tmp_path} holds neither traces nor facts{said}"

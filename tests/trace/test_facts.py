@@ -11,7 +11,7 @@ from dptune.errors import RunError, TraceError
 from dptune.measure import measure
 from dptune.measure.steps.accumulation import accumulation
 from dptune.measured import Missing
-from dptune.runfile import form
+from dptune.runfile import json_files
 from dptune.runfile.communication import DdpFacts
 from dptune.runfile.facts import Facts
 from dptune.runfile.record import RunRecord
@@ -26,7 +26,7 @@ WINDOW = {"name": "untraced", "first_step": 1, "durations_ns": [5, 5], "loader_w
 @pytest.fixture
 def folder(tmp_path):
     (tmp_path / "rank-00000.trace.json.gz").write_text(json.dumps({"schemaVersion": 1, "traceEvents": [EVENT]}))
-    form.write(tmp_path / "run.json", RunRecord())
+    json_files.write(tmp_path / "run.json", RunRecord())
     write(tmp_path)
     return tmp_path
 

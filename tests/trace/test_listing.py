@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from dptune.errors import RunError, TraceError
-from dptune.runfile import form
+from dptune.runfile import json_files
 from dptune.runfile.record import Ending, RunRecord
 from dptune.trace import load
 
@@ -74,8 +74,8 @@ def test_a_trace_that_is_called_run_json_is_read(tmp_path):
     [
         ('{"schema_version": 99, "schema": "dptune.run/99"}', "schema-newer",
          "run: run.json has schema version '99', but this version reads 0.x: update dptune"),
-        (form.text(RunRecord(dptune="0.1"))[:40], "file-unreadable", "run: run.json is not JSON: "),
-        (form.text(RunRecord(dptune="0.1")), "file-unreadable",
+        (json_files.text(RunRecord(dptune="0.1"))[:40], "file-unreadable", "run: run.json is not JSON: "),
+        (json_files.text(RunRecord(dptune="0.1")), "file-unreadable",
          "run/run.json belongs to a recording whose traces and facts are missing"),
     ],
 )  # fmt: skip
@@ -89,7 +89,7 @@ def test_traces_beside_a_run_json_of_dptune_are_read_without_it(folder, content,
 
 
 def test_a_recording_that_failed_is_one_whatever_lies_beside_it(tmp_path):
-    form.write(tmp_path / "run.json", RunRecord(dptune="0.1", ending=Ending("failed", 1)))
+    json_files.write(tmp_path / "run.json", RunRecord(dptune="0.1", ending=Ending("failed", 1)))
     (tmp_path / "report.json").write_text('{"a": 1}')
     with pytest.raises(
         RunError, match=r"holds neither traces nor facts: the script ended \(failed\) with exit status 1"

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from dptune.errors import RunError, TraceError
-from dptune.runfile import form
+from dptune.runfile import json_files
 from dptune.runfile.communication import DdpFacts
 from dptune.runfile.facts import Facts, OptimizerFacts
 from dptune.runfile.loader import LoaderFacts
@@ -161,8 +161,10 @@ def run_folder(tmp_path):
     for rank in range(2):
         write(folder / f"rank-{rank:05d}.trace.json.gz", 5, name="light")
         write(folder / f"rank-{rank:05d}.detail.trace.json.gz", 5, name="detailed")
-        form.write(folder / f"rank-{rank:05d}.facts.json", Facts(rank, world_size=2, windows=[Window("light", 7)]))
-    form.write(folder / "run.json", RunRecord(world_size=2, command=["python", "train.py"]))
+        json_files.write(
+            folder / f"rank-{rank:05d}.facts.json", Facts(rank, world_size=2, windows=[Window("light", 7)])
+        )
+    json_files.write(folder / "run.json", RunRecord(world_size=2, command=["python", "train.py"]))
     return folder
 
 
@@ -182,7 +184,9 @@ def repeated(run_folder: Path, number: str, *ranks: int, steps: int = 3, ended: 
     folder.mkdir(parents=True)
     for rank in ranks:
         window = Window("untraced", 7, [steps] * 3)
-        form.write(folder / f"rank-{rank:05d}.facts.json", Facts(rank, world_size=2, windows=[window], ended=ended))
+        json_files.write(
+            folder / f"rank-{rank:05d}.facts.json", Facts(rank, world_size=2, windows=[window], ended=ended)
+        )
 
 
 def test_further_processes_are_read_in_the_order_of_running(run_folder):
@@ -214,12 +218,12 @@ def test_a_further_process_of_another_script_is_left_out(run_folder):
         {},
     ]
     (run_folder / "rank-00001.facts.json").unlink()
-    form.write(run_folder / "rank-00000.facts.json", replace(ours, ddp=[DdpFacts("Net", gradient_bytes=4)]))
+    json_files.write(run_folder / "rank-00000.facts.json", replace(ours, ddp=[DdpFacts("Net", gradient_bytes=4)]))
     for number, more in enumerate(others):
         windows = [Window("untraced", 7, [min(number, 4) + 1] * 3)]
         (run_folder / "repeats" / str(number)).mkdir(parents=True)
         one = replace(ours, windows=windows, ended="complete", **more)
-        form.write(run_folder / "repeats" / str(number) / "rank-00000.facts.json", one)
+        json_files.write(run_folder / "repeats" / str(number) / "rank-00000.facts.json", one)
     run = load([run_folder])
     assert [once[0].windows[0].durations_ns[0] for once in run.repeats] == [4, 5]
     left_out = [one.text for one in run.findings if one.code == "repeat-left-out"]
@@ -232,7 +236,7 @@ def test_a_further_process_of_another_script_is_left_out(run_folder):
 
 
 def test_what_a_newer_dptune_wrote_is_said_and_not_read(run_folder):
-    form.write(run_folder / "rank-00001.facts.json", Facts(1, schema_version="3.0\n::x", world_size=2))
+    json_files.write(run_folder / "rank-00001.facts.json", Facts(1, schema_version="3.0\n::x", world_size=2))
     run = load([run_folder])
     assert sorted(run.facts) == [0]
     assert run.findings[0].text == (
@@ -252,7 +256,7 @@ def test_a_further_process_that_cannot_be_read_is_a_finding(run_folder):
 
 def test_further_processes_are_no_runs_of_their_own(run_folder, tmp_path):
     repeated(run_folder, "1", 0, 1)
-    form.write(run_folder / "repeats" / "1" / "run.json", RunRecord(world_size=2))
+    json_files.write(run_folder / "repeats" / "1" / "run.json", RunRecord(world_size=2))
     assert load([tmp_path]).sources == [str(run_folder)]
 
 
@@ -297,8 +301,10 @@ def test_a_run_folder_with_holes_is_read_and_they_are_named(run_folder):
 
 def test_ranks_that_were_not_asked_for_are_not_missing(run_folder):
     for rank in range(2):
-        form.write(run_folder / f"rank-{rank:05d}.facts.json", Facts(rank, world_size=8, windows=[Window("light", 7)]))
-    form.write(run_folder / "run.json", RunRecord(world_size=8, ranks=[0, 1, 5]))
+        json_files.write(
+            run_folder / f"rank-{rank:05d}.facts.json", Facts(rank, world_size=8, windows=[Window("light", 7)])
+        )
+    json_files.write(run_folder / "run.json", RunRecord(world_size=8, ranks=[0, 1, 5]))
     run = load([run_folder])
     assert [(one.code, one.text) for one in run.findings] == [
         ("ranks-missing", "rank 5 is missing: 2 of 8 ranks were given"),
@@ -370,9 +376,11 @@ def test_odd_types_of_identities(tmp_path):
 
 def recording(folder: Path, *ranks: int) -> Path:
     folder.mkdir(parents=True)
-    form.write(folder / "run.json", RunRecord())
+    json_files.write(folder / "run.json", RunRecord())
     for rank in ranks:
-        form.write(folder / f"rank-{rank:05d}.facts.json", Facts(rank, world_size=4, windows=[Window("light", 7)]))
+        json_files.write(
+            folder / f"rank-{rank:05d}.facts.json", Facts(rank, world_size=4, windows=[Window("light", 7)])
+        )
         write(folder / f"rank-{rank:05d}.trace.json.gz")
     return folder
 

@@ -185,7 +185,7 @@ ENDLESS = """
 import signal, sys, threading, time
 from pathlib import Path
 from dptune.commands.shared.ending import ending
-from dptune.trace.loading import parcel, workers
+from dptune.trace.loading import handover, workers
 
 def read(folder):
     Path(folder, "written").touch()

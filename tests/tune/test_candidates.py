@@ -10,7 +10,7 @@ import pytest
 from dptune.advice import Change, Location
 from dptune.knobs import Value
 from dptune.measured import Measured
-from dptune.runfile import form
+from dptune.runfile import json_files
 from dptune.runfile.facts import CompileFacts, Facts
 from dptune.tune.candidate import Candidate
 from dptune.tune.candidates import Choice, candidates, patchable
@@ -26,7 +26,7 @@ ON_GPUS = ROOT / "sample_traces" / "gpu" / "ranks-nccl-ddp"
 
 
 def facts_of(run: Path) -> list[Facts]:
-    return [form.read(path, Facts) for path in sorted(run.glob("rank-*.facts.json"))]
+    return [json_files.read(path, Facts) for path in sorted(run.glob("rank-*.facts.json"))]
 
 
 def offered(facts: list[Facts], measured: Measured) -> dict[str, dict[str, Value]]:

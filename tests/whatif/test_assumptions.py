@@ -9,7 +9,7 @@ from dptune.whatif.assumptions import assumed
 from dptune.whatif.cpu.buckets import Caps
 from dptune.whatif.cpu.changes import CHANGES
 from dptune.whatif.cpu.model import Latency, Loading, Pass, RankStep, StepModel
-from dptune.whatif.cpu.wire import Link
+from dptune.whatif.cpu.shared_link import Link
 from dptune.whatif.gpu.program import Program
 
 STEP = RankStep((Pass(0.0, 100.0, 60.0, (50.0,)),), 50.0)

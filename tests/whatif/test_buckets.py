@@ -20,7 +20,7 @@ from dptune.predicted import Prediction
 from dptune.runfile.communication import DdpFacts
 from dptune.trace.run import Run
 from dptune.whatif.cpu.buckets import MIB
-from dptune.whatif.cpu.wire import Link
+from dptune.whatif.cpu.shared_link import Link
 from dptune.whatif.gpu.building import build
 from dptune.whatif.gpu.changes import changed
 from dptune.whatif.gpu.program import Program

@@ -15,9 +15,9 @@ from dptune.whatif.cpu.latency import latency_of
 from dptune.whatif.cpu.latency import seen as seen_in
 from dptune.whatif.cpu.model import Latency, LowRank, Pass, RankStep
 from dptune.whatif.cpu.operator_calls import OperatorCalls
+from dptune.whatif.cpu.shared_link import Link
 from dptune.whatif.cpu.step_times import Stretch
 from dptune.whatif.cpu.timeline import Timeline
-from dptune.whatif.cpu.wire import Link
 from dptune.whatif.hosts import are_crowded, share_gpus
 
 STEP = RankStep((Pass(0.0, 100.0, 60.0, (10.0, 50.0)),), 50.0)

@@ -15,9 +15,9 @@ from dptune.whatif.cpu.changes import CHANGES, changed
 from dptune.whatif.cpu.communication import HOOK_ENDS_NS, HOOK_NS, MATRIX_NS
 from dptune.whatif.cpu.model import Latency, Loading, LowRank, Pass, RankStep, StepModel
 from dptune.whatif.cpu.replay import step_ns
+from dptune.whatif.cpu.shared_link import Link
 from dptune.whatif.cpu.topology import TOPOLOGY
 from dptune.whatif.cpu.variants import others
-from dptune.whatif.cpu.wire import Link
 from dptune.whatif.gpu.changes import PREDICTED as PREDICTED_ON_GPUS
 from dptune.whatif.memory.changes import CHANGES as MEMORY_CHANGES
 from dptune.whatif.scenarios import ONLY_MEMORY, SCENARIOS, named

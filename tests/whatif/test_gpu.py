@@ -23,7 +23,7 @@ from dptune.measured import Missing, StepTime
 from dptune.trace import load
 from dptune.trace.run import Run
 from dptune.whatif.assumptions import UNVALIDATED
-from dptune.whatif.cpu.wire import Link
+from dptune.whatif.cpu.shared_link import Link
 from dptune.whatif.gpu.assumed import Side
 from dptune.whatif.gpu.building import build
 from dptune.whatif.gpu.changes import bounded, changed, with_quickest_host, without_profiler

@@ -14,7 +14,7 @@ from dptune.measured import Missing
 from dptune.whatif.assumptions import UNMATCHED as UNMATCHED_AS_RECORDED
 from dptune.whatif.assumptions import assumed
 from dptune.whatif.cpu.buckets import Caps
-from dptune.whatif.cpu.wire import Link
+from dptune.whatif.cpu.shared_link import Link
 from dptune.whatif.gpu.assumed import Side
 from dptune.whatif.gpu.buckets import rebucketed
 from dptune.whatif.gpu.changes import bounded, changed, without_part

@@ -9,7 +9,7 @@ import pytest
 
 from dptune.measured import LinkFigures, Measured
 from dptune.testing import measured_run
-from dptune.whatif.cpu.wire import Link
+from dptune.whatif.cpu.shared_link import Link
 from dptune.whatif.gpu.assumed import Side
 from dptune.whatif.gpu.changes import changed
 from dptune.whatif.gpu.contention import contended, with_contention, works

@@ -10,7 +10,7 @@ import pytest
 from dptune.knobs import Value
 from dptune.measured import Missing
 from dptune.whatif.assumptions import assumed
-from dptune.whatif.cpu.wire import Link
+from dptune.whatif.cpu.shared_link import Link
 from dptune.whatif.gpu.changes import changed
 from dptune.whatif.gpu.links import linked
 from dptune.whatif.gpu.program import Program

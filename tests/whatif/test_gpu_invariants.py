@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from dptune.errors import DptuneError
 from dptune.knobs import Value
 from dptune.measured import Missing
-from dptune.whatif.cpu.wire import Link
+from dptune.whatif.cpu.shared_link import Link
 from dptune.whatif.gpu.assumed import Side
 from dptune.whatif.gpu.changes import OF_LINK, PREDICTED, changed
 from dptune.whatif.gpu.graph import COMPUTING, Kind

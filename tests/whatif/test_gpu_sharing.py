@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from dptune.measure import measure
 from dptune.trace import load
-from dptune.whatif.cpu.wire import Link
+from dptune.whatif.cpu.shared_link import Link
 from dptune.whatif.gpu.changes import changed
 from dptune.whatif.gpu.graph import Edge, Kind, Message, Stretch
 from dptune.whatif.gpu.program import Program

@@ -10,8 +10,8 @@ from dptune.whatif.cpu.changes import changed
 from dptune.whatif.cpu.hybrid import others_of, seen, variants_of
 from dptune.whatif.cpu.model import Pass, RankStep, StepModel
 from dptune.whatif.cpu.replay import step_ns
+from dptune.whatif.cpu.shared_link import Link
 from dptune.whatif.cpu.units import Hybrid, Sharding, UnitCall, ended
-from dptune.whatif.cpu.wire import Link
 
 from .test_units import COMPUTE_NS, STEP, model
 

@@ -13,7 +13,7 @@ from dptune.whatif.cpu.buckets import Caps
 from dptune.whatif.cpu.median_process import communicating, computing
 from dptune.whatif.cpu.model import Pass, RankStep, StepModel
 from dptune.whatif.cpu.replay import step_ns
-from dptune.whatif.cpu.wire import Link
+from dptune.whatif.cpu.shared_link import Link
 
 MS = 1_000_000
 STEP = RankStep((Pass(2 * MS, 20 * MS, 30 * MS, (10 * MS, 30 * MS), 1 * MS, 4 * MS),), 8 * MS)

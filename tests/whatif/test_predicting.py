@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from dptune.measured.inferred import InferredFacts
-from dptune.runfile import form
+from dptune.runfile import json_files
 from dptune.runfile.facts import Facts
 from dptune.runfile.links import KindTimes, LinkRecord, SizeTimes
 from dptune.runfile.record import RunRecord
@@ -59,7 +59,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     done = recording(folder, *words)
     assert done.returncode == 0, done.stderr
     as_if_alone(folder / "base")
-    form.write(folder / "base" / "links.json", swept())
+    json_files.write(folder / "base" / "links.json", swept())
     with keeping(folder):
         yield folder
 
@@ -107,10 +107,10 @@ def test_what_it_rests_on_is_told_and_the_present_setting_changes_nothing(record
         abs=1e-6,  # what is told is in whole nanoseconds
     )
     assert found["link"] == "dptune links (base/links.json)"
-    day_ago = datetime.fromisoformat(form.read(recorded / "base" / "run.json", RunRecord).recorded) - timedelta(
+    day_ago = datetime.fromisoformat(json_files.read(recorded / "base" / "run.json", RunRecord).recorded) - timedelta(
         hours=26
     )
-    form.write(recorded / "old.json", replace(swept(), measured=day_ago.isoformat()))
+    json_files.write(recorded / "old.json", replace(swept(), measured=day_ago.isoformat()))
     old = told(recorded, "--links", "old.json", "--set", "ddp.bucket_cap_mb=100")
     assert old["link"] == "dptune links (old.json, measured 26 hours before this run)"
     same, *others = found["predictions"]

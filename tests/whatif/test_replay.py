@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from dptune.whatif.cpu.buckets import MIB, Caps, assign
 from dptune.whatif.cpu.model import Pass, RankStep, StepModel
 from dptune.whatif.cpu.replay import durations, step_ns
-from dptune.whatif.cpu.wire import Link, Wire
+from dptune.whatif.cpu.shared_link import Link, Wire
 
 SIZES = st.lists(st.integers(1, 10 * MIB), min_size=1, max_size=40)
 

@@ -14,8 +14,8 @@ from dptune.whatif.cpu.changes import changed
 from dptune.whatif.cpu.model import Latency, Loading, Pass, RankStep, StepModel
 from dptune.whatif.cpu.processes import unsure_ns
 from dptune.whatif.cpu.replay import step_ns
+from dptune.whatif.cpu.shared_link import Link
 from dptune.whatif.cpu.variants import variants
-from dptune.whatif.cpu.wire import Link
 from dptune.whatif.predicting import search
 from dptune.whatif.run_model import RunModel
 

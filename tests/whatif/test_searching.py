@@ -12,7 +12,7 @@ from dptune.whatif.cpu.buckets import Caps, assign
 from dptune.whatif.cpu.changes import changed
 from dptune.whatif.cpu.model import Loading, Pass, RankStep, StepModel
 from dptune.whatif.cpu.replay import step_ns
-from dptune.whatif.cpu.wire import Link
+from dptune.whatif.cpu.shared_link import Link
 from dptune.whatif.searching import best_sets, caps_text, curve, plan
 
 MB = 2**20

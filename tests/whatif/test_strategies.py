@@ -30,7 +30,7 @@ from dptune.runfile.facts import Facts, OptimizerFacts
 from dptune.trace import load
 from dptune.whatif.cpu.buckets import Caps
 from dptune.whatif.cpu.model import StepModel
-from dptune.whatif.cpu.wire import Link
+from dptune.whatif.cpu.shared_link import Link
 from dptune.whatif.predicting import compare
 from dptune.whatif.strategies import strategies, too_large
 from dptune.whatif.unit_strategies import with_units

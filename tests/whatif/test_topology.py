@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dptune.measured import Missing
+from dptune.whatif.cpu.shared_link import Link
 from dptune.whatif.cpu.topology import ALGORITHMS, relinked
-from dptune.whatif.cpu.wire import Link
 
 MEASURED = Link(10.0, 1.0, lanes=2)  # of two ranks 2 hops, each of half of the bytes
 SLOW = {"link.between_alpha_us": 0.1, "link.between_gb_per_s": 0.25}

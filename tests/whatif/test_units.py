@@ -11,11 +11,11 @@ from dptune.whatif.cpu.buckets import Caps
 from dptune.whatif.cpu.changes import changed
 from dptune.whatif.cpu.model import Pass, RankStep, StepModel
 from dptune.whatif.cpu.replay import step_ns
+from dptune.whatif.cpu.shared_link import Link
 from dptune.whatif.cpu.steadied import steadied
 from dptune.whatif.cpu.uncertainty import unknown_ns
 from dptune.whatif.cpu.units import Sharding, UnitCall, ended
 from dptune.whatif.cpu.variants import others
-from dptune.whatif.cpu.wire import Link
 from dptune.whatif.cpu.wrappers import apart
 
 LINK = Link(40.0, 1.0)

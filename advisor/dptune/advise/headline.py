@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from dptune.advice import Advice, Headline, Skipped, Trust
-from dptune.advise import disturbance, physics
+from dptune.advise import disturbance, impossible
 from dptune.advise.late_places import look_at
 from dptune.advise.limits import (
     BOUND_SHARE,
@@ -167,7 +167,7 @@ def _of_partial(trust: Trust) -> str:
     if trust.level != "partial":
         return ""
     lack = next(finding for finding in trust.findings if finding.level == "partial")
-    whole_run = lack.code in (physics.COLLECTIVES, physics.COPIES, disturbance.SHARED)
+    whole_run = lack.code in (impossible.COLLECTIVES, impossible.COPIES, disturbance.SHARED)
     return sentence(lack.text) if whole_run else f"Partial data: {lack.text}."
 
 

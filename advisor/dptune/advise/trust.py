@@ -12,7 +12,7 @@ from statistics import mean
 from typing import Literal
 
 from dptune.advice import Trust
-from dptune.advise import disturbance, physics, recording_limits
+from dptune.advise import disturbance, impossible, recording_limits
 from dptune.advise.limits import milliseconds
 from dptune.finding import Finding
 from dptune.measured import CUT_SHORT, Measured, RankFigures, StepsFigures, by_profiler, in_ms
@@ -60,7 +60,7 @@ def judge(measured: Measured, facts: Sequence[Facts], found: Iterable[Finding] =
         *(*_losses(measured), *_account(measured), *_steps(measured), *_ranks(measured), *_times(measured)),
         *recording_limits.limits(facts),
         *disturbance.findings(measured, facts),
-        *physics.findings(measured, facts),
+        *impossible.findings(measured, facts),
     )
     findings += [finding for finding in of_figures if finding.code not in codes]  # the reader knows the details
     findings.sort(key=lambda finding: _SEVERITY.index(finding.level))
@@ -114,12 +114,12 @@ def recording(record: RunRecord | None, facts: Sequence[Facts]) -> Iterator[Find
 
 NO_VERDICT = "not enough reliable data for a verdict"
 # What makes the times of a run no basis for advice. Rules that read no times are asked all the same.
-OF_TIMES = frozenset((disturbance.BUSY, disturbance.UNSTEADY, physics.OPTIMIZER))
+OF_TIMES = frozenset((disturbance.BUSY, disturbance.UNSTEADY, impossible.OPTIMIZER))
 _OF_STEPS = frozenset(("steps-missing", "steps-few"))
 PROFILER_CHEAP = "profiler-cheap"
 _COSTLY = 1.1  # times an untraced step, that a traced one takes: from there on the overhead may change shares
 _QUEUED_SHARE = 0.05  # of the time that a step computes: where that is off by less, nothing is said
-_OF_FAMILIES = {physics.COLLECTIVES: ("communication", "topology"), physics.COPIES: ("input",)}
+_OF_FAMILIES = {impossible.COLLECTIVES: ("communication", "topology"), impossible.COPIES: ("input",)}
 
 
 def only_times(trust: Trust) -> bool:

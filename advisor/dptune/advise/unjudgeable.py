@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Sequence
 
 from dptune.advice import Advice, Headline
-from dptune.advise import disturbance, physics
+from dptune.advise import disturbance, impossible
 from dptune.advise.next_step import advised
 from dptune.advise.recording_again import recording
 from dptune.advise.sentence import sentence
@@ -32,7 +32,7 @@ _REMEDIES = {
         "only the ranks without losses, pass only their traces.",
     ),
     **dict.fromkeys(
-        (disturbance.BUSY, physics.OPTIMIZER),
+        (disturbance.BUSY, impossible.OPTIMIZER),
         "Stop other processes on this machine, or give the job dedicated cores (`taskset`), then record again.",
     ),
     disturbance.UNSTEADY: "Record again on an idle machine, after steps have settled (`dptune profile --warmup 50`).",

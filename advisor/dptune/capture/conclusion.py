@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from dptune.capture.folder import RunFolder
-from dptune.runfile import form, paths
+from dptune.runfile import json_files, paths
 from dptune.runfile.facts import Facts
 from dptune.runfile.record import CardRecord, Ending, RunRecord
 
@@ -24,7 +24,7 @@ def facts_in(folder: Path) -> list[Facts]:
     found = []
     for path in sorted(folder.glob("rank-*.facts.json")):
         with contextlib.suppress(ValueError, OSError):
-            found.append(form.read(path, Facts))
+            found.append(json_files.read(path, Facts))
     return found
 
 
@@ -67,7 +67,7 @@ def _remember(path: Path) -> None:
         return  # removed while it ran
     with contextlib.suppress(OSError, ValueError):  # a full disk; on Windows, another drive
         paths.RUNS.mkdir(exist_ok=True)
-        form.name_newest(paths.RUNS, os.path.relpath(path, paths.RUNS))
+        json_files.name_newest(paths.RUNS, os.path.relpath(path, paths.RUNS))
 
 
 def _merged(folder: RunFolder, launcher_record: RunRecord) -> RunRecord:
@@ -86,10 +86,10 @@ def _merged(folder: RunFolder, launcher_record: RunRecord) -> RunRecord:
 def _write(path: Path, record: RunRecord) -> None:
     """A disk that is full must not take the script's own exit status away."""
     try:
-        form.write(path, record)
+        json_files.write(path, record)
     except OSError as error:
         with contextlib.suppress(OSError):
-            form.overwrite(path, record)
+            json_files.overwrite(path, record)
             return
         with contextlib.suppress(OSError, ValueError):
             print(f"dptune: {path} could not be written: {error.strerror}", file=sys.stderr)

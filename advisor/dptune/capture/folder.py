@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dptune.errors import CaptureError
-from dptune.runfile import form, paths, recognition
+from dptune.runfile import json_files, paths, recognition
 from dptune.runfile.record import RunRecord
 
 _NEVER_OVERWRITTEN = "name a new folder: a recording is never overwritten"
@@ -47,16 +47,16 @@ class RunFolder:
 
     def write(self, record: RunRecord) -> None:
         """Write this launcher's record, and run.json where there is none yet."""
-        form.write(self.own_record, record)
+        json_files.write(self.own_record, record)
         if not (self.path / paths.RUN_JSON).exists():
-            form.write(self.path / paths.RUN_JSON, record)
+            json_files.write(self.path / paths.RUN_JSON, record)
 
     def records(self) -> list[RunRecord]:
         """The records of all launchers that sit in the folder."""
         found = []
         for file in sorted(self.path.glob("launcher-*.json")):
             with contextlib.suppress(OSError, ValueError):
-                found.append(form.read(file, RunRecord))
+                found.append(json_files.read(file, RunRecord))
         return found
 
     def close(self) -> None:
@@ -157,7 +157,7 @@ def _refusal(path: Path, record: RunRecord) -> str:
     if recognition.foreign(run_json):
         return "is not empty"
     try:
-        there = form.read(run_json, RunRecord)
+        there = json_files.read(run_json, RunRecord)
     except (OSError, ValueError):
         return "is not empty"
     if there.launched_by == record.launched_by == "launcher" and there.ending.how == "recording":

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import platformdirs
 
-from dptune.runfile import form, links
+from dptune.runfile import json_files, links
 from dptune.runfile.facts import Facts
 from dptune.runfile.links import LinkRecord
 from dptune.runfile.redaction import HIDDEN
@@ -48,7 +48,7 @@ def store(facts: Facts, record: LinkRecord) -> None:
     if path is not None:
         with contextlib.suppress(OSError):
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            form.write(path, record)
+            json_files.write(path, record)
 
 
 def _path(facts: Facts) -> Path | None:

@@ -14,7 +14,7 @@ from dptune.capture.launch import Launch
 from dptune.capture.options import Options
 from dptune.capture.session import Recording
 from dptune.errors import CaptureError
-from dptune.runfile import form, paths
+from dptune.runfile import json_files, paths
 from dptune.runfile.facts import Facts
 from dptune.runfile.paths import REPEATS
 from dptune.runfile.record import Schedule
@@ -30,7 +30,7 @@ Show = Callable[[str], None]
 
 def whole(made: Recording) -> bool:
     """Whether all ranks of the run were recorded here: another launcher may have started further ones."""
-    facts = form.read(paths.facts(made.folder, made.ranks[0]), Facts)
+    facts = json_files.read(paths.facts(made.folder, made.ranks[0]), Facts)
     return facts.world_size == len(made.ranks)
 
 

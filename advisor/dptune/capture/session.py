@@ -16,8 +16,8 @@ from dptune.capture.conclusion import conclude, facts_in
 from dptune.capture.folder import RunFolder
 from dptune.capture.injected.record.plan import Plan
 from dptune.capture.launch import Launch
-from dptune.capture.memory import MemoryKills
 from dptune.capture.options import Options
+from dptune.capture.out_of_memory import MemoryKills
 from dptune.capture.progress import ProgressLine
 from dptune.capture.signals import Signals
 from dptune.capture.watch import Watch, Watched, leftovers

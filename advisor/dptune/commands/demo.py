@@ -85,7 +85,7 @@ def _record(fault: str, python: str | None) -> Path:
     from dptune.commands.links import SIZES
     from dptune.errors import CaptureError
     from dptune.measure.communication.links import fitted
-    from dptune.runfile import form
+    from dptune.runfile import json_files
     from dptune.runfile.links import LINKS_JSON
     from dptune.runfile.record import Schedule
 
@@ -112,5 +112,5 @@ def _record(fault: str, python: str | None) -> Path:
         print(f"dptune: {error}", file=sys.stderr)
         return made.folder
     if record is not None:
-        form.write(kept, fitted(record))
+        json_files.write(kept, fitted(record))
     return made.folder

@@ -102,7 +102,7 @@ def run(args: argparse.Namespace) -> int:
     """Measure, keep it, print it; 130 where it was interrupted, 2 where it failed, also with a part of the result."""
     from dptune.capture import links
     from dptune.measure.communication.links import fitted
-    from dptune.runfile import form
+    from dptune.runfile import json_files
 
     sizes = args.sizes or [size for size in SIZES if size <= (args.max_size or SIZES[-1])] or [args.max_size]
     asked = links.SweepRequest(args.kinds or links.KINDS, sizes, args.backend, args.repeats, args.seconds, args.timeout)
@@ -114,8 +114,8 @@ def run(args: argparse.Namespace) -> int:
             print("dptune: the node of rank 0 has the result", file=sys.stderr)
         return 0
     record = fitted(record)
-    sys.stdout.write(form.text(record) if args.format == "json" else _text(record, args.output))
-    form.write(args.output, record)
+    sys.stdout.write(json_files.text(record) if args.format == "json" else _text(record, args.output))
+    json_files.write(args.output, record)
     print(f"dptune: wrote {args.output}", file=sys.stderr)
     if record.note:
         print(f"dptune: {record.ended}: {record.note}", file=sys.stderr)
@@ -145,11 +145,11 @@ def _as_recorded(asked: SweepRequest) -> SweepRequest:
     """All-reduces alone, up to all gradients in one, where the latest recording has none other of a wrapper."""
     from dptune.commands.shared.reading import record_of
     from dptune.present.amounts import data
-    from dptune.runfile import form, paths
+    from dptune.runfile import json_files, paths
     from dptune.runfile.facts import Facts
 
     try:
-        facts = form.read(paths.facts(record_of([]).parent, 0), Facts)
+        facts = json_files.read(paths.facts(record_of([]).parent, 0), Facts)
     except (OSError, ValueError, RunError):
         return asked
     if len(facts.ddp) != 1 or not facts.ddp[0].gradient_bytes or facts.fsdp or facts.engine:
@@ -164,12 +164,12 @@ def _as_recorded(asked: SweepRequest) -> SweepRequest:
 def _recorded_ranks() -> int:
     """As many ranks as the latest recording has, of one host; 1 where there is none. Raises UsageError of several."""
     from dptune.commands.shared.reading import record_of
-    from dptune.runfile import form
+    from dptune.runfile import json_files
     from dptune.runfile.record import RunRecord
 
     try:
         path = record_of([])
-        run, record = path.parent, form.read(path, RunRecord)
+        run, record = path.parent, json_files.read(path, RunRecord)
     except (OSError, ValueError, RunError):
         return 1
     ranks, hosts = record.world_size or 1, len(set(record.hosts))

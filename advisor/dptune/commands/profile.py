@@ -100,7 +100,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Record, say where the recording is and what to do next; the script's own exit status."""
-    from dptune.capture import epilogue, outline, recording
+    from dptune.capture import dry_run, epilogue, recording
     from dptune.commands.shared import run_links
 
     options = _options(args)
@@ -113,7 +113,7 @@ def run(args: argparse.Namespace) -> int:
     if args.repeat:
         _refuse_to_repeat(started, options)
     if args.dry_run:
-        print("\n".join([*outline.lines(started, options), *_outlined(args.repeat)]))
+        print("\n".join([*dry_run.lines(started, options), *_outlined(args.repeat)]))
         return 0
     made = recording.record(started, options)
     outcome, cut = None, None
@@ -216,7 +216,7 @@ def _options(args: argparse.Namespace) -> Options:
 
 
 def _export(args: argparse.Namespace, options: Options) -> int:
-    from dptune.capture import exports, interpreter, launch, outline
+    from dptune.capture import dry_run, exports, interpreter, launch
     from dptune.errors import CaptureError
 
     if args.script is not None or torchrun_of(args).asked:
@@ -232,7 +232,7 @@ def _export(args: argparse.Namespace, options: Options) -> int:
             raise
         chosen = None  # it may be found where the ranks run
     if args.dry_run:
-        print("\n".join(outline.lines(launch.Launch("environment", (), (), "environment", chosen), options)))
+        print("\n".join(dry_run.lines(launch.Launch("environment", (), (), "environment", chosen), options)))
         return 0
     folder, lines = exports.make(options, chosen)
     print("\n".join(lines))

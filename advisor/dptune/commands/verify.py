@@ -247,7 +247,7 @@ def _task(
     from dptune.knobs import is_patched
     from dptune.patch.located import check_patched
     from dptune.prove import rerun
-    from dptune.prove.tasks import of_recording
+    from dptune.prove.recorded_task import of_recording
     from dptune.prove.trial import Bounds
 
     source = Path.cwd() if _runs_here(args, record) else rerun.directory_of(record)
@@ -275,7 +275,7 @@ def _task(
 
 def _record(folder: Path) -> RunRecord:
     from dptune.errors import RunError
-    from dptune.runfile.form import NewerError
+    from dptune.runfile.json_files import NewerError
     from dptune.runfile.paths import RUN_JSON
     from dptune.runfile.recognition import record_of
 
@@ -290,6 +290,6 @@ def _record(folder: Path) -> RunRecord:
 
 
 def _named(settings: dict[str, Value]) -> str:
-    from dptune.prove.tasks import named
+    from dptune.prove.recorded_task import named
 
     return named(settings)

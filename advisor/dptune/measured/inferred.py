@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import Field, field_serializer, field_validator
 
 from dptune.measured.figure import Model
-from dptune.runfile import form
+from dptune.runfile import json_files
 from dptune.runfile.facts import Facts
 
 # pydantic would build validators of all that Facts hold, for each model that holds them: a tenth of a report's imports.
@@ -78,7 +78,7 @@ class InferredFacts(Model):
     @field_validator("facts")
     @classmethod
     def _as_read(cls, facts: Any) -> Facts:
-        return facts if isinstance(facts, Facts) else form.built(Facts, facts)
+        return facts if isinstance(facts, Facts) else json_files.built(Facts, facts)
 
     @field_serializer("facts")
     def _only_known(self, facts: Facts) -> dict[str, Any]:

@@ -17,14 +17,14 @@ from dptune.knobs import Value
 from dptune.knobs.patched import BLOCKS, DDP, OFFLOAD, WITHIN_HOSTS, WRAPPER
 from dptune.patch.argument import argument_of, set_argument
 from dptune.patch.callers import caller_of
+from dptune.patch.larger_units import set_blocks_per_unit
 from dptune.patch.no_sync import import_contextlib, put_in_no_sync
 from dptune.patch.policy import DTYPE_OF, set_dtype
 from dptune.patch.recomputing import remove_checkpoints
-from dptune.patch.replicas import replicate, sharding_function
 from dptune.patch.shard_options import set_offload, set_within_hosts
-from dptune.patch.shards import add_checkpoints, shard
 from dptune.patch.source import AlreadyMadeError, EditError, Source
-from dptune.patch.units import set_blocks_per_unit
+from dptune.patch.to_ddp import replicate, sharding_function
+from dptune.patch.to_fsdp import add_checkpoints, shard
 
 
 @dataclass(frozen=True)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import ast
 
 from dptune.advice import Change
+from dptune.patch.fsdp_calls import KNOB, arguments_of, sharding_of
 from dptune.patch.imports import imported
 from dptune.patch.rewriting import Rewriting, calls_in_tree
-from dptune.patch.sharding import KNOB, arguments_of, sharding_of
 from dptune.patch.source import AlreadyMadeError, EditError, Source
 
 _MESHES = ("mesh", "mesh_2d")

@@ -8,9 +8,8 @@ from dptune.advice import Report
 from dptune.present.ink import paint
 from dptune.present.lines import Line
 from dptune.present.sections import without_steps
-from dptune.present.sections.account import account
 from dptune.present.sections.advice import advice
-from dptune.present.sections.attribution import attribution
+from dptune.present.sections.breakdown import account
 from dptune.present.sections.critical_path import path
 from dptune.present.sections.efficiency import efficiency
 from dptune.present.sections.first import first
@@ -25,6 +24,7 @@ from dptune.present.sections.outliers import outliers
 from dptune.present.sections.phases import phases
 from dptune.present.sections.ranks import ranks
 from dptune.present.sections.skipped import next_command, skipped
+from dptune.present.sections.sources import attribution
 from dptune.present.sections.steps import steps
 from dptune.present.sections.traffic import collectives, copies, data_loading
 

@@ -12,7 +12,7 @@ from dptune.errors import RunError
 from dptune.prove import folder as folders
 from dptune.prove import judging, order, sequential
 from dptune.prove.result import Ended, Look, Proof, SideName, Trial, in_place
-from dptune.prove.running import check_unchanged, is_in_vain, run_side
+from dptune.prove.run_trial import check_unchanged, is_in_vain, run_side
 from dptune.prove.sequential import Times
 from dptune.prove.task import Task
 

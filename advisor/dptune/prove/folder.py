@@ -13,7 +13,7 @@ from dptune.errors import RunError
 from dptune.prove import judging
 from dptune.prove.guard import guarded
 from dptune.prove.result import Proof
-from dptune.runfile import form, locking
+from dptune.runfile import json_files, locking
 
 PROOF = "proof.json"
 EARLIER = "earlier"  # beside the folders of proofs: those that were begun anew
@@ -26,7 +26,7 @@ _MOVE = "check free space and permissions there, and move away files that are no
 def read(path: Path) -> Proof:
     """A proof that was written. Raises RunError where there is none that can be read."""
     try:
-        proof = Proof.model_validate_json(form.regular(path, _LARGEST_BYTES))
+        proof = Proof.model_validate_json(json_files.regular(path, _LARGEST_BYTES))
         if any(trial.status == "ran" and trial.known("step_ns") is None for trial in proof.trials):
             raise ValueError("a trial that ran has no time")
         if not judging.consistent(proof):
@@ -38,7 +38,7 @@ def read(path: Path) -> Proof:
 
 def write(folder: Path, proof: Proof) -> None:
     """Write it whole or not at all."""
-    form.put(folder / PROOF, proof.model_dump_json(indent=1) + "\n")
+    json_files.put(folder / PROOF, proof.model_dump_json(indent=1) + "\n")
 
 
 def set_aside(folder: Path) -> Path:

@@ -23,7 +23,7 @@ from dptune.knobs import Value
 from dptune.measure.steps.accumulation import samples_per_step
 from dptune.measure.steps.times import durations
 from dptune.prove.result import SideName, Status, Trial
-from dptune.runfile import form
+from dptune.runfile import json_files
 from dptune.runfile.exit_status import exit_text
 from dptune.runfile.facts import Facts
 from dptune.runfile.record import Schedule
@@ -93,7 +93,7 @@ def run(
             began=began,
             seconds=time.monotonic() - clock,
         )
-    facts = [form.read(path, Facts) for path in sorted((folder / "run").glob("rank-*.facts.json"))]
+    facts = [json_files.read(path, Facts) for path in sorted((folder / "run").glob("rank-*.facts.json"))]
     status, note = _ending(made, folder / OUTPUT)
     shorten(folder / OUTPUT)
     windows = [window for rank_facts in facts if (window := rank_facts.window("untraced"))]

@@ -14,11 +14,11 @@ from dptune.measured import Measured, Missing, digits
 from dptune.predicted import MemoryPrediction, Prediction
 from dptune.rule.declared import Threshold
 from dptune.rule.lacking import WORDS
-from dptune.runfile.collected import CollectingLine, collecting_line
 from dptune.runfile.dealt_batches import DealtBatches, dealt_batches
 from dptune.runfile.epochs import EpochStarts, enough_steps, epoch_starts, epoch_steps, restarted
 from dptune.runfile.experience import collects
 from dptune.runfile.facts import Facts
+from dptune.runfile.garbage_collections import CollectingLine, collecting_line
 from dptune.runfile.hot_lines import Place, SampledShare, found_share, hottest_line, sampled_phase, sampled_share
 from dptune.runfile.iterators import NewIterators, new_iterators
 from dptune.runfile.line_forms import LineForm, line_form

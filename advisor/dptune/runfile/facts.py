@@ -21,7 +21,7 @@ from dptune.runfile.cpu_peak import CpuPeakFacts
 from dptune.runfile.decisions import DecisionFacts
 from dptune.runfile.dense_tables import DenseTableFacts
 from dptune.runfile.discarded_gradients import DiscardedGradientFacts
-from dptune.runfile.doubled import DoubledFacts
+from dptune.runfile.double_precision import DoubledFacts
 from dptune.runfile.evaluation_mode import EvaluationModeFacts
 from dptune.runfile.frozen_norms import FrozenNormFacts
 from dptune.runfile.gathered_embeddings import GatheredEmbeddingFacts
@@ -29,7 +29,7 @@ from dptune.runfile.histories import HistoryFacts
 from dptune.runfile.hook_calls import HookCallFacts
 from dptune.runfile.ignored_targets import IgnoredTargetFacts
 from dptune.runfile.iterators import IteratorFacts
-from dptune.runfile.kept import KeptFacts
+from dptune.runfile.kept_tensors import KeptFacts
 from dptune.runfile.kept_weights import KeptWeightFacts
 from dptune.runfile.left_out import LeftOutFacts
 from dptune.runfile.library_calls import LibraryCallFacts

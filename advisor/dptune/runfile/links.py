@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from dptune.runfile import form
+from dptune.runfile import json_files
 
 SCHEMA_VERSION = "0.1"
 NO_SWEEP = "no sweep for "  # how the reason starts where no backend of a sweep fits the run
@@ -87,7 +87,7 @@ class LinkRecord:
 
 def read(path: Path) -> LinkRecord:
     """Read a sweep. Raises OSError, or ValueError with one sentence on what cannot have been measured."""
-    record = form.read(path, LinkRecord)
+    record = json_files.read(path, LinkRecord)
     if not record.backend or not record.kinds:
         raise ValueError(f"{path.name} has no link measurements")
     for kind in record.kinds:

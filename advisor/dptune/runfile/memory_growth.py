@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from dptune.runfile.facts import Facts
-from dptune.runfile.kept import KeptFacts
+from dptune.runfile.kept_tensors import KeptFacts
 
 _LEAST_STEPS = 3  # between two looks
 _LEAST_READINGS = 10  # of memory after a step

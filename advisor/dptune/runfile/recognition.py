@@ -6,7 +6,7 @@ import json
 from dataclasses import fields
 from pathlib import Path
 
-from dptune.runfile import form
+from dptune.runfile import json_files
 from dptune.runfile import paths as names
 from dptune.runfile.record import RunRecord
 
@@ -33,7 +33,7 @@ def holds_windows(folder: Path) -> bool:
 def record_of(folder: Path) -> RunRecord:
     """The folder's run.json. Raises OSError, or ValueError with one sentence on why it is not read."""
     path = folder / names.RUN_JSON
-    record = form.read(path, RunRecord)  # which takes any object: all fields have defaults
+    record = json_files.read(path, RunRecord)  # which takes any object: all fields have defaults
     _check_ours(path)
     return record
 
@@ -41,7 +41,7 @@ def record_of(folder: Path) -> RunRecord:
 def record_partly(folder: Path) -> tuple[RunRecord, dict[str, str]]:
     """The folder's run.json without the fields that do not fit, and by name why. Raises as `record_of` does."""
     path = folder / names.RUN_JSON
-    found = form.read_partly(path, RunRecord, needed=(), lists=("cards",))
+    found = json_files.read_partly(path, RunRecord, needed=(), lists=("cards",))
     _check_ours(path)
     return found
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from statistics import median_low
 
-from dptune.runfile.collected import CollectCallFacts
+from dptune.runfile.garbage_collections import CollectCallFacts
 from dptune.runfile.load import LoadFacts
 
 # Of the cores' time, what the host of a virtual machine may take while steps are timed. On one with two cores under

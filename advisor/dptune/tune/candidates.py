@@ -13,7 +13,7 @@ from dptune.knobs import KNOBS, PATCHED, Value, knob
 from dptune.measured import Missing
 from dptune.patch.diff import patches
 from dptune.predicted import WhatIf
-from dptune.prove.tasks import named
+from dptune.prove.recorded_task import named
 from dptune.runfile.facts import Facts
 from dptune.tune.candidate import LEAST_GAIN, Candidate, part_of_training
 from dptune.tune.unpredicted import unpredicted

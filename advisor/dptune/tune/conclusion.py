@@ -16,7 +16,7 @@ from dptune.prove import judging
 from dptune.prove.earlier import as_verified
 from dptune.prove.result import Proof
 from dptune.prove.task import Task
-from dptune.runfile import form
+from dptune.runfile import json_files
 from dptune.runfile.redaction import redacted_settings
 from dptune.tune.candidate import combined
 from dptune.tune.candidates import Left
@@ -41,7 +41,7 @@ def conclude(request: Request, original: Task, found: Found, proof: Proof | None
     by_hand = [change for change in changes if change.knob in left_out]  # as in the trials: a knob as a whole
     made = patches([change for change in changes if change.knob not in left_out], request.source)
     if made.diff:
-        form.put(patch, made.diff)
+        json_files.put(patch, made.diff)
     else:
         patch.unlink(missing_ok=True)  # of an earlier call
     environment = {
@@ -157,9 +157,9 @@ def _start(environment: dict[str, str], command: Sequence[str]) -> str:
 
 def write(folder: Path, tuning: Tuning, reports: Mapping[str, str]) -> None:
     """The result as JSON, and reports by the names of their files."""
-    form.put(folder / RESULT, tuning.model_dump_json(indent=1) + "\n")
+    json_files.put(folder / RESULT, tuning.model_dump_json(indent=1) + "\n")
     for name, report in reports.items():
-        form.put(folder / name, report)
+        json_files.put(folder / name, report)
 
 
 def diff(tuning: Tuning) -> str:

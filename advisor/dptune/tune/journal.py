@@ -10,7 +10,7 @@ from pydantic import Field
 from dptune.errors import RunError
 from dptune.measured import Model
 from dptune.prove.result import Side, Trial
-from dptune.runfile import form
+from dptune.runfile import json_files
 
 _LARGEST_BYTES = 64 * 2**20
 
@@ -50,7 +50,7 @@ class Journal:
         if not self.path.exists():  # the search ended before its first trial did
             return 0
         try:
-            kept = _Kept.model_validate_json(form.regular(self.path, _LARGEST_BYTES))
+            kept = _Kept.model_validate_json(json_files.regular(self.path, _LARGEST_BYTES))
         except (OSError, ValueError) as error:
             raise RunError(f"{self.path} has no readable trials: {str(error).splitlines()[0]}") from None
         if kept.subject != self.subject:
@@ -73,4 +73,4 @@ class Journal:
     def add(self, entry: Entry) -> None:
         """Write a new one down."""
         self.entries.append(entry)
-        form.put(self.path, _Kept(subject=self.subject, entries=self.entries).model_dump_json(indent=1) + "\n")
+        json_files.put(self.path, _Kept(subject=self.subject, entries=self.entries).model_dump_json(indent=1) + "\n")

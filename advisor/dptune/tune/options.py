@@ -11,7 +11,7 @@ from pydantic import Field
 from dptune.errors import RunError, UsageError
 from dptune.measured import Model
 from dptune.prove.trial import Bounds
-from dptune.runfile import form
+from dptune.runfile import json_files
 from dptune.runfile.redaction import HIDDEN, redacted_command
 from dptune.tune.candidates import Allowed, Choice
 
@@ -77,14 +77,14 @@ class Options(Model):
     def write(self, folder: Path) -> None:
         """Keep them in the folder of the results, without secrets."""
         kept = self.model_copy(update={"command": redacted_command(self.command)})
-        form.put(folder / OPTIONS, kept.model_dump_json(indent=1) + "\n")
+        json_files.put(folder / OPTIONS, kept.model_dump_json(indent=1) + "\n")
 
 
 def read(folder: Path) -> Options:
     """The options of the search whose results are in this folder. Raises RunError where they cannot be read."""
     path = folder / OPTIONS
     try:
-        return Options.model_validate_json(form.regular(path, _LARGEST_BYTES))
+        return Options.model_validate_json(json_files.regular(path, _LARGEST_BYTES))
     except (OSError, ValueError) as error:
         raise RunError(f"{path} has no readable options: {str(error).splitlines()[0]}", "start a new search") from None
 

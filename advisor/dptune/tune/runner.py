@@ -9,7 +9,7 @@ from pathlib import Path
 from dptune.prove import judging
 from dptune.prove.numerics import learning
 from dptune.prove.result import SideName, Trial
-from dptune.prove.running import check_unchanged, is_in_vain, run_side
+from dptune.prove.run_trial import check_unchanged, is_in_vain, run_side
 from dptune.prove.task import Task, numerics_of
 from dptune.runfile.window import MOST_TAKEN
 from dptune.tune.candidate import Candidate

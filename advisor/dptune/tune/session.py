@@ -11,9 +11,9 @@ from dptune.capture.launch import Launch
 from dptune.knobs import Value
 from dptune.prove import engine, judging
 from dptune.prove import folder as folders
+from dptune.prove.recorded_task import named, of_recording
 from dptune.prove.result import Proof
 from dptune.prove.task import Task
-from dptune.prove.tasks import named, of_recording
 from dptune.runfile.record import RunRecord
 from dptune.tune import search as searching
 from dptune.tune.candidate import Candidate, combined

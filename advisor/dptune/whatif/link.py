@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dptune.measured import LinkFigures, Measured, Missing
 from dptune.measured.collectives import collective
 from dptune.runfile.link_age import age, in_words
+from dptune.whatif.cpu.shared_link import Link
 from dptune.whatif.cpu.topology import ALONE
-from dptune.whatif.cpu.wire import Link
 
 AS_ALL_REDUCES = "the run's own reduce-scatters, which gloo runs as all-reduces"
 DERIVED = "the run's own reduce-scatters and all-gathers, which a ring all-reduce consists of"

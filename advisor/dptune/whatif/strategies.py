@@ -35,7 +35,7 @@ from dptune.measured import Measured, Missing
 from dptune.predicted import Strategy
 from dptune.runfile.communication import DdpFacts
 from dptune.runfile.facts import Facts
-from dptune.whatif.cpu.wire import Link
+from dptune.whatif.cpu.shared_link import Link
 from dptune.whatif.memory.model import ranks_of_a_host
 from dptune.whatif.memory.predicting import predict_memory
 

@@ -21,7 +21,7 @@ from dptune.capture.injected.observe import process_rank
 from dptune.capture.injected.observe.observers import observers
 from dptune.capture.injected.record.plan import Plan
 from dptune.capture.injected.record.recorder import Recorder
-from dptune.runfile import form, origin, paths
+from dptune.runfile import json_files, origin, paths
 from dptune.runfile.commit import checked_out
 from dptune.runfile.record import RunRecord, Schedule
 from dptune.runfile.redaction import redacted_command
@@ -173,7 +173,7 @@ class profile:  # noqa: N801 - read like torch.profiler.profile
             schedule=plan.schedule,
             cpu_peak=plan.cpu_peak,
         )
-        form.write(plan.path / paths.RUN_JSON, record)
+        json_files.write(plan.path / paths.RUN_JSON, record)
 
 
 def _free(asked: Path) -> Path:

@@ -33,11 +33,11 @@ def accepted_impacts(args: argparse.Namespace) -> dict[str, str]:
 
 def _read_accepted(path: Path) -> dict[str, Any]:
     """The content of a file of accepted findings. People edit it, so errors name the place."""
-    from dptune.runfile import form
+    from dptune.runfile import json_files
 
     hint = "fix it, or write a new one with `dptune check RUN --accept FILE --update-accepted`"
     try:
-        content = form.regular(path, _MOST_BYTES).removeprefix("\ufeff")
+        content = json_files.regular(path, _MOST_BYTES).removeprefix("\ufeff")
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror or error}", hint) from None
     except ValueError as error:
@@ -84,7 +84,7 @@ def _check_impact(path: Path, entry: dict[str, Any]) -> None:
 
 def accept(path: Path, gate: Gate) -> None:
     """Add the findings that fail the gate to the file."""
-    from dptune.runfile import form
+    from dptune.runfile import json_files
 
     document: dict[str, Any] = {"schema_version": gate.schema_version, "accepted": []}
     if path.exists():
@@ -106,7 +106,7 @@ def accept(path: Path, gate: Gate) -> None:
     entries = [*held, *more]
     text = json.dumps({**document, "accepted": entries}, indent=2) + "\n"
     try:
-        form.put(path, text)
+        json_files.put(path, text)
     except OSError as error:
         raise UsageError(f"cannot write to {path}: {error.strerror or error}", "name another file") from error
     print(f"dptune: accepted {len(more)} more, {len(entries)} in all, in {path}; add a reason to each", file=sys.stderr)

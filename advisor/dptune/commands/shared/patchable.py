@@ -23,7 +23,7 @@ def can_patch(report: Report, root: Path) -> bool:
 
 def facts_in(folder: Path) -> list[Facts]:
     """What the processes of the recording in a run folder noted, rank by rank."""
-    from dptune.runfile import form
+    from dptune.runfile import json_files
     from dptune.runfile.facts import Facts
 
-    return [form.read(path, Facts) for path in sorted(folder.glob("rank-*.facts.json"))]
+    return [json_files.read(path, Facts) for path in sorted(folder.glob("rank-*.facts.json"))]

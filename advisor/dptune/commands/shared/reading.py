@@ -17,7 +17,7 @@ from dptune.commands.shared.ending import ending
 from dptune.commands.shared.engine import Engine
 from dptune.commands.shared.sweeps import check_fit, sweep_of
 from dptune.errors import RunError, UsageError
-from dptune.runfile import form
+from dptune.runfile import json_files
 from dptune.runfile.paths import LATEST, RUN_JSON, RUNS
 from dptune.runfile.recognition import is_run_folder
 
@@ -220,12 +220,12 @@ def _report(path: Path) -> Report:
     content = path.read_bytes().removeprefix(codecs.BOM_UTF8)
     try:
         if version := _VERSION.search(content, 0, 4096):
-            form.refuse_newer(str(path), version[1].decode(), SCHEMA_VERSION)
+            json_files.refuse_newer(str(path), version[1].decode(), SCHEMA_VERSION)
         report = Report.model_validate_json(_with_todays_windows(content))
         if odd := _odd_number(content):
             raise RunError(f"{path} is not the report of a run: {odd}", _AGAIN)
         return report
-    except form.NewerError as error:
+    except json_files.NewerError as error:
         raise RunError(str(error), "or write the report again with this one, from the run") from None
     except ValidationError as error:
         first = error.errors()[0]
@@ -242,7 +242,7 @@ def _with_todays_windows(content: bytes) -> bytes:
         document = json.loads(content)
     except (ValueError, RecursionError):
         return content
-    renamed = form.with_todays_windows(document) if isinstance(document, dict) else document
+    renamed = json_files.with_todays_windows(document) if isinstance(document, dict) else document
     return content if renamed is document else json.dumps(renamed).encode()
 
 
@@ -268,7 +268,7 @@ def root_of(paths: Sequence[str]) -> Path:
     from dptune.runfile.record import RunRecord
 
     try:
-        started = Path(form.read(record_of(paths), RunRecord).working_directory)
+        started = Path(json_files.read(record_of(paths), RunRecord).working_directory)
     except (OSError, ValueError):
         return Path()
     return started if started.is_dir() else Path()
@@ -292,7 +292,7 @@ def recorded(name: str | Path) -> str | Path:
         if path.is_dir() and not (path / LATEST).exists():
             return _only_run(path)
         runs = path.parent if path.name == LATEST and path.is_file() else path
-        found = runs / form.regular(runs / LATEST, _LONGEST_NAME).strip()
+        found = runs / json_files.regular(runs / LATEST, _LONGEST_NAME).strip()
         return found if found != runs and is_run_folder(found) else name
     except (OSError, ValueError):  # what cannot be opened is reported where it is read
         return name
@@ -313,7 +313,7 @@ def latest(runs: Path) -> Path:
     """The folder that `latest` names; raises RunError where nothing was recorded here."""
     record = "record one with `dptune profile train.py`, or name a run folder or trace files"
     try:
-        name = form.regular(runs / LATEST, _LONGEST_NAME).strip()
+        name = json_files.regular(runs / LATEST, _LONGEST_NAME).strip()
     except OSError:
         raise RunError(f"no recording in ./{runs}/", record) from None
     except ValueError as error:

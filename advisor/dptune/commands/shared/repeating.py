@@ -105,7 +105,7 @@ def prove_sources(args: argparse.Namespace, runs: Sequence[str], limit: float | 
     With a `limit` they are run until it is clear whether B takes longer by a larger share.
     """
     from dptune.prove import engine
-    from dptune.runfile import form
+    from dptune.runfile import json_files
     from dptune.runfile.paths import COMPARED, RUNS
 
     most = _most(args)
@@ -116,7 +116,7 @@ def prove_sources(args: argparse.Namespace, runs: Sequence[str], limit: float | 
         if not (kept / ".gitignore").exists():
             with contextlib.suppress(OSError):  # which is said where trials are written
                 kept.mkdir(parents=True, exist_ok=True)
-                form.leave_out_of_git(kept)
+                json_files.leave_out_of_git(kept)
         folder = kept / folder_name(f"{task.a.name}-{task.b.name}-{' '.join(task.a.command)}")
         return engine.prove(task, folder, progress(args.quiet))
 

@@ -93,19 +93,19 @@ def _find(made: Recording, started: Launch, quiet: bool) -> Outcome:
 def _kept_or_measured(made: Recording, started: Launch, first: Facts, lying: LinkRecord | None, quiet: bool) -> Outcome:
     """Fresh ones that were kept, else measured ones, else the old ones: of the run (`lying`), or kept."""
     from dptune.capture import link_cache
-    from dptune.runfile import form
+    from dptune.runfile import json_files
 
     kept = link_cache.load(first)
     kept = kept if kept is not None and _covers(kept, first) else None
     if kept is not None and is_fresh(kept.measured):
-        form.write(made.folder / LINKS_JSON, kept)
+        json_files.write(made.folder / LINKS_JSON, kept)
         return Outcome(f"links were measured at {kept.measured}; `dptune links` measures them again")
     why = _unable(started, first)
     outcome = Outcome(unmeasured=why) if why else _measure(made, started, first, quiet)
     if not outcome.unmeasured:
         return outcome
     if lying is None and kept is not None:
-        form.write(made.folder / LINKS_JSON, kept)
+        json_files.write(made.folder / LINKS_JSON, kept)
     return _instead(lying or kept, outcome.unmeasured, interrupted=outcome.interrupted)
 
 
@@ -123,7 +123,7 @@ def _instead(known: LinkRecord | None, why: str, *, interrupted: bool = False) -
 def _measure(made: Recording, started: Launch, first: Facts, quiet: bool) -> Outcome:
     from dptune.capture import link_cache, links
     from dptune.measure.communication.links import fitted
-    from dptune.runfile import form
+    from dptune.runfile import json_files
 
     assert started.interpreter is not None
     if not quiet:
@@ -148,7 +148,7 @@ def _measure(made: Recording, started: Launch, first: Facts, quiet: bool) -> Out
         if any(kind.kind == "all_reduce" for kind in lacking):
             why = _reason(errors) if record.ended == "failed" else ""
             return Outcome(unmeasured=why or record.note or lacking[0].no_fit)
-    form.write(made.folder / LINKS_JSON, record)
+    json_files.write(made.folder / LINKS_JSON, record)
     measured = f"links measured in {time.monotonic() - begun:.1f} s"
     if lacking or any(kind.fit.confidence == "low" for kind in record.kinds if kind.fit):
         return Outcome(f"{measured}, with low confidence: the next recording measures them again")
@@ -216,13 +216,13 @@ def _reason(errors: Path) -> str:
 
 def _note(folder: Path, why: str) -> None:
     """Put the reason into run.json."""
-    from dptune.runfile import form, paths
+    from dptune.runfile import json_files, paths
     from dptune.runfile.record import RunRecord
 
     with contextlib.suppress(OSError, ValueError):
-        record = form.read(folder / paths.RUN_JSON, RunRecord)
+        record = json_files.read(folder / paths.RUN_JSON, RunRecord)
         record.links_unmeasured = why
-        form.write(folder / paths.RUN_JSON, record)
+        json_files.write(folder / paths.RUN_JSON, record)
 
 
 def _say(text: str) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dptune.advice import Report
 from dptune.present.html.markup import Section, note
 from dptune.present.html.tables import table
-from dptune.present.sections import attribution as text
+from dptune.present.sections import sources as text
 
 
 def functions(report: Report) -> Iterator[Section]:

@@ -8,7 +8,6 @@ from typing import TypeVar
 from dptune.advice import Report
 from dptune.measured import Figures
 from dptune.present.lines import BLANK, Line, wrapped
-from dptune.present.sections.attribution import attribution
 from dptune.present.sections.critical_path import path
 from dptune.present.sections.efficiency import efficiency
 from dptune.present.sections.gaps import gaps
@@ -16,6 +15,7 @@ from dptune.present.sections.inferred import inferred
 from dptune.present.sections.kernels import kernels
 from dptune.present.sections.links import links
 from dptune.present.sections.phases import phases
+from dptune.present.sections.sources import attribution
 from dptune.present.sections.traffic import collectives, copies
 
 F = TypeVar("F", bound=Figures)

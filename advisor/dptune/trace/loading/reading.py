@@ -15,9 +15,9 @@ from dptune.trace.events import Trace
 from dptune.trace.kineto.decode import decode
 from dptune.trace.kineto.text import Tick
 from dptune.trace.loading.cache import Entry
+from dptune.trace.loading.handover import Parcel, folder, parcel
 from dptune.trace.loading.lost import LostError
-from dptune.trace.loading.pace import Pace
-from dptune.trace.loading.parcel import Parcel, folder, parcel
+from dptune.trace.loading.progress import Pace
 from dptune.trace.loading.workers import workers
 from dptune.trace.places import source
 from dptune.trace.places.source import shown

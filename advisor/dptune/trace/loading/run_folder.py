@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from dptune.finding import SCHEMA_NEWER, Finding
-from dptune.runfile import form, recognition
+from dptune.runfile import json_files, recognition
 from dptune.runfile import paths as names
 from dptune.runfile.facts import Facts
 from dptune.runfile.ranks import spans
@@ -156,7 +156,7 @@ def _durations(found: Contents) -> list[list[int]]:
 
 def _take_facts(found: Contents, rank: int, file: Path) -> None:
     try:
-        read, lost = form.read_partly(file, Facts, plausible.NEEDED, lists=("windows",))
+        read, lost = json_files.read_partly(file, Facts, plausible.NEEDED, lists=("windows",))
         facts, left_out = plausible.checked(read, rank, lost)
     except (OSError, ValueError) as error:
         _unreadable(found, file, error)
@@ -170,7 +170,7 @@ def _take_facts(found: Contents, rank: int, file: Path) -> None:
 
 
 def _unreadable(found: Contents, file: Path, error: OSError | ValueError) -> None:
-    if isinstance(error, form.NewerError):
+    if isinstance(error, json_files.NewerError):
         found.findings.append(Finding(code=SCHEMA_NEWER, level="partial", text=f"{found.path.name}: {error}"))
         return
     why = f"{file.name} cannot be read: {error.strerror or error}" if isinstance(error, OSError) else str(error)

@@ -12,7 +12,7 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 
 from dptune.errors import RunError, SeveralRunsError
 from dptune.finding import SCHEMA_NEWER, Finding
-from dptune.runfile import form, recognition
+from dptune.runfile import json_files, recognition
 from dptune.runfile import paths as names
 from dptune.runfile.links import LINKS_JSON
 from dptune.trace.places.failure import RemoteError
@@ -209,7 +209,7 @@ def _without_its_files(folder: Path) -> Finding:
     why = f"{name} belongs to a recording whose traces and facts are missing"
     try:
         recognition.record_of(folder)
-    except form.NewerError as error:
+    except json_files.NewerError as error:
         why, code = f"{folder.name}: {error}", SCHEMA_NEWER
     except OSError as error:
         why = f"{name} cannot be read: {error.strerror or error}"

@@ -26,9 +26,9 @@ from dptune.whatif.cpu.latency import latency_of, seen
 from dptune.whatif.cpu.model import Latency, Loading, RankStep, StepModel
 from dptune.whatif.cpu.operator_calls import OperatorCalls
 from dptune.whatif.cpu.replay import step_ns
+from dptune.whatif.cpu.shared_link import Link
 from dptune.whatif.cpu.step_times import Stretch, computed_ns, loader_waits, stretched, untraced
 from dptune.whatif.cpu.timeline import Timeline, timeline
-from dptune.whatif.cpu.wire import Link
 from dptune.whatif.hosts import are_crowded, hosts_of
 from dptune.whatif.link import link_figures, link_of
 

@@ -21,10 +21,10 @@ from statistics import median
 from dptune.knobs import Value
 from dptune.measured import Missing
 from dptune.whatif.cpu.model import StepModel
+from dptune.whatif.cpu.shared_link import Link
 from dptune.whatif.cpu.topology import Hop, ranks_asked
 from dptune.whatif.cpu.unit_changes import sharding_of
 from dptune.whatif.cpu.units import Hybrid
-from dptune.whatif.cpu.wire import Link
 
 WITHIN_HOSTS = "fsdp.within_hosts"
 LINK_WITHIN = _WITHIN_ALPHA, _WITHIN_RATE = "link.within_alpha_us", "link.within_gb_per_s"

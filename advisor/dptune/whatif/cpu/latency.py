@@ -7,8 +7,8 @@ from statistics import median
 
 from dptune.measured import LinkFigures
 from dptune.whatif.cpu.model import Latency
+from dptune.whatif.cpu.shared_link import Link, between
 from dptune.whatif.cpu.timeline import Timeline
-from dptune.whatif.cpu.wire import Link, between
 
 # Collectives after the backward pass tell what latency is while ranks train, where so many follow each other and it is
 # so much of what they take: less of it is explained by errors of the link's rate.

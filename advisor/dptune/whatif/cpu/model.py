@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 from math import inf
 
 from dptune.whatif.cpu.buckets import Caps
+from dptune.whatif.cpu.shared_link import Link
 from dptune.whatif.cpu.units import Sharding, UnitCall
-from dptune.whatif.cpu.wire import Link
 
 # What one rank computes longer than another from one collective of units to the next, as a share: medians over the
 # steps, summed over the stretches of a step, were 0.07, 0.12 and 0.15 of the compute in recordings of two ranks with a

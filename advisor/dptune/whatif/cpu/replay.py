@@ -17,7 +17,7 @@ from statistics import median
 from dptune.whatif.cpu.blocking import through
 from dptune.whatif.cpu.buckets import assign
 from dptune.whatif.cpu.model import Pass, RankStep, StepModel
-from dptune.whatif.cpu.wire import Wire
+from dptune.whatif.cpu.shared_link import Wire
 
 _ROUNDS = 3  # times the recorded steps are gone through at most; the first is only to find the lead of the ranks
 _SAME_NS = 1e-3  # a round that begins with the lead of the one before, by so much, takes what that took

@@ -27,7 +27,7 @@ from dataclasses import dataclass, replace
 
 from dptune.knobs import Value
 from dptune.measured import Missing
-from dptune.whatif.cpu.wire import Link
+from dptune.whatif.cpu.shared_link import Link
 
 ALONE = "a single rank does not communicate"
 MOST_TIMES = 8  # more ranks than were recorded: beyond, other links carry most of it

@@ -22,11 +22,11 @@ from dptune.whatif.cpu.building import ALL, facts_of, fixed_share, loading_of, p
 from dptune.whatif.cpu.hybrid import seen
 from dptune.whatif.cpu.latency import latency_of
 from dptune.whatif.cpu.model import Latency, RankStep, StepModel
+from dptune.whatif.cpu.shared_link import Link
 from dptune.whatif.cpu.steadied import steadied
 from dptune.whatif.cpu.step_times import NOT_RECORDED, Stretch, loader_waits
 from dptune.whatif.cpu.unit_timeline import UnitTimeline, unit_timeline
 from dptune.whatif.cpu.units import Hybrid, Kind, Sharding, element_bytes
-from dptune.whatif.cpu.wire import Link
 from dptune.whatif.hosts import are_crowded, hosts_of
 from dptune.whatif.link import link_figures, link_of
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from math import inf
 from typing import Literal
 
-from dptune.whatif.cpu.wire import Link
+from dptune.whatif.cpu.shared_link import Link
 
 Kind = Literal["gather", "reduce"]
 Direction = Literal["forward", "backward"]

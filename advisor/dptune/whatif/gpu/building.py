@@ -28,7 +28,7 @@ from dptune.measure.views import DeviceView, RankView
 from dptune.measured import Missing
 from dptune.runfile.communication import DdpFacts
 from dptune.trace.kernels import OPTIMIZER_STEP_NAME, RANGE_CATEGORIES
-from dptune.whatif.cpu.wire import Link
+from dptune.whatif.cpu.shared_link import Link
 from dptune.whatif.gpu.contention import with_contention, works
 from dptune.whatif.gpu.edges import edges_of
 from dptune.whatif.gpu.gathers import gathers

@@ -11,8 +11,8 @@ from dptune.measured import Missing
 from dptune.whatif.blocks import unknown
 from dptune.whatif.bounds import is_off
 from dptune.whatif.cpu.buckets import DEFAULT_CAP_BYTES, MIB, Caps
+from dptune.whatif.cpu.shared_link import Link
 from dptune.whatif.cpu.topology import RING, TOPOLOGY, ranks_asked, relinked
-from dptune.whatif.cpu.wire import Link
 from dptune.whatif.gpu.assumed import Side
 from dptune.whatif.gpu.buckets import rebucketed, silenced
 from dptune.whatif.gpu.editing import times, with_edges, without

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from dptune.knobs import Value
 from dptune.measured import Missing
-from dptune.whatif.cpu.wire import Link
+from dptune.whatif.cpu.shared_link import Link
 from dptune.whatif.gpu.assumed import Assumed, Side
 from dptune.whatif.gpu.buckets import NO_REDUCER
 from dptune.whatif.gpu.editing import requeued, with_edges, without_part

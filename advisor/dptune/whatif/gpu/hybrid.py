@@ -12,8 +12,8 @@ from __future__ import annotations
 from dptune.knobs import Value
 from dptune.measured import Missing
 from dptune.whatif.cpu.hybrid import ring
+from dptune.whatif.cpu.shared_link import Link
 from dptune.whatif.cpu.topology import Hop
-from dptune.whatif.cpu.wire import Link
 from dptune.whatif.gpu.assumed import Assumed, Side
 from dptune.whatif.gpu.editing import with_edges, with_new
 from dptune.whatif.gpu.graph import Edge, Kind

@@ -13,8 +13,8 @@ from statistics import median
 from typing import NamedTuple
 
 from dptune.measured import LinkFigures, Measured, Missing
+from dptune.whatif.cpu.shared_link import Link
 from dptune.whatif.cpu.topology import ALONE as ALONE_RANK
-from dptune.whatif.cpu.wire import Link
 from dptune.whatif.gpu.assumed import Assumed, Side
 from dptune.whatif.gpu.graph import Kind, Message, offsets_of
 from dptune.whatif.gpu.overlap import computing_shares, shares_of_messages

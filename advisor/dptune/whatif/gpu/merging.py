@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 
 from dptune.knobs import Value
 from dptune.measured import Missing
+from dptune.whatif.cpu.shared_link import Link
 from dptune.whatif.cpu.unit_changes import grouped
-from dptune.whatif.cpu.wire import Link
 from dptune.whatif.gpu.assumed import Side
 from dptune.whatif.gpu.gathers import Gather
 from dptune.whatif.gpu.graph import Kind, Message

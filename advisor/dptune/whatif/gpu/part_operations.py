@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from dptune.whatif.cpu.wire import Link
+from dptune.whatif.cpu.shared_link import Link
 from dptune.whatif.gpu.additions import Added, Additions
 from dptune.whatif.gpu.gathers import Gather
 from dptune.whatif.gpu.graph import COMPUTING, Edge, Kind, Message

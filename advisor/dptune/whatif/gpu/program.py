@@ -16,7 +16,7 @@ from functools import cached_property
 from math import inf
 from statistics import fmean, median
 
-from dptune.whatif.cpu.wire import Link
+from dptune.whatif.cpu.shared_link import Link
 from dptune.whatif.gpu.assumed import Assumed
 from dptune.whatif.gpu.gathers import Gather
 from dptune.whatif.gpu.graph import COMPUTING, Edge, Kind, Message, Stretch, host_between_ns

@@ -20,7 +20,7 @@ from statistics import mean, median, quantiles
 from dptune.knobs import Value
 from dptune.measured import Missing
 from dptune.whatif.cpu.buckets import Caps, assign
-from dptune.whatif.cpu.wire import Link
+from dptune.whatif.cpu.shared_link import Link
 from dptune.whatif.gpu.additions import Additions
 from dptune.whatif.gpu.assumed import Assumed, Side
 from dptune.whatif.gpu.editing import lasting, times

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from dptune.knobs import Value
 from dptune.measured import Missing
-from dptune.whatif.cpu.wire import Link
+from dptune.whatif.cpu.shared_link import Link
 from dptune.whatif.gpu.assumed import Side
 from dptune.whatif.gpu.editing import requeued, times, with_edges, without_part
 from dptune.whatif.gpu.gathers import Gather

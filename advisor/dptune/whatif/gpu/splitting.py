@@ -19,7 +19,7 @@ from itertools import pairwise
 from statistics import median
 
 from dptune.measured import Missing
-from dptune.whatif.cpu.wire import Link
+from dptune.whatif.cpu.shared_link import Link
 from dptune.whatif.gpu.additions import Additions
 from dptune.whatif.gpu.assumed import Side
 from dptune.whatif.gpu.gathers import Gather

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from dptune.capture.injected.record.plan import Plan
-from dptune.runfile import form, origin, paths
+from dptune.runfile import json_files, origin, paths
 from dptune.runfile.facts import Facts
 from dptune.runfile.record import Ending, RunRecord
 from dptune.runfile.redaction import redacted_command
@@ -17,7 +17,7 @@ def conclude(plan: Plan, facts: Facts) -> None:
     if plan.launcher or (facts.rank != 0 and target.exists()):
         return
     try:
-        record = form.read(target, RunRecord)
+        record = json_files.read(target, RunRecord)
     except (OSError, ValueError):
         record = RunRecord(
             launched_by="environment", origin=origin.here(), schedule=plan.schedule, cpu_peak=plan.cpu_peak
@@ -29,6 +29,6 @@ def conclude(plan: Plan, facts: Facts) -> None:
     if facts.ended == "SIGTERM":
         how = "interrupted"
     record.ending = Ending(how, note="" if facts.ended == how else facts.ended)
-    form.write(target, record)
+    json_files.write(target, record)
     if plan.path.parent.name == paths.RUNS.name:
-        form.name_newest(plan.path.parent, plan.path.name)
+        json_files.name_newest(plan.path.parent, plan.path.name)

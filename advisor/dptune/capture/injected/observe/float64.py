@@ -15,7 +15,7 @@ from torch.nn.modules.module import register_module_parameter_registration_hook
 from torch.optim import Optimizer
 
 from dptune.capture.injected.observe.places import Places, users_line
-from dptune.runfile.doubled import DoubledFacts
+from dptune.runfile.double_precision import DoubledFacts
 
 _MODULE = ("double", "to", "type")
 _DEFAULT = ("set_default_dtype", "set_default_tensor_type")

@@ -17,7 +17,7 @@ from collections import defaultdict
 from typing import Any
 
 from dptune.capture.injected.observe.places import entry, users_function
-from dptune.runfile.collected import CollectCallFacts
+from dptune.runfile.garbage_collections import CollectCallFacts
 
 FULL = 2  # the generation whose collections take long
 MOST = 10_000  # full collections that are kept between two steps

@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from dptune.capture.injected.observe.tensor_holders import holder
-from dptune.runfile.kept import KeptFacts, LookFacts
+from dptune.runfile.kept_tensors import KeptFacts, LookFacts
 
 MOST_OBJECTS = 2_000_000  # that a look goes over
 _SHAPES = 2

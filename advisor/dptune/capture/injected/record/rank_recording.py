@@ -28,7 +28,7 @@ from dptune.capture.injected.record.plan import Plan
 from dptune.capture.injected.record.stopwatch import Stopwatch
 from dptune.capture.injected.record.tracing import Tracing
 from dptune.capture.injected.record.write_errors import remove_unfinished, why_not_written
-from dptune.runfile import form, paths
+from dptune.runfile import json_files, paths
 from dptune.runfile.facts import Facts
 from dptune.runfile.noise import NoiseFacts
 from dptune.runfile.window import SampledFacts, Window
@@ -83,7 +83,7 @@ class RankRecording:
         for _ in range(2):
             try:
                 with open(target, "x", encoding="utf-8") as sink:
-                    sink.write(form.text(self.facts))
+                    sink.write(json_files.text(self.facts))
                 return True
             except FileExistsError:
                 if not self._abandoned():
@@ -96,7 +96,7 @@ class RankRecording:
         if os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0":
             return False
         try:
-            theirs = form.read(paths.facts(self._plan.path, self.facts.rank), Facts)
+            theirs = json_files.read(paths.facts(self._plan.path, self.facts.rank), Facts)
         except (OSError, ValueError):
             return False
         if theirs.host != self.facts.host or theirs.ended == "complete" or theirs.pid == self.facts.pid:
@@ -318,7 +318,7 @@ class RankRecording:
         if window is not None and stopwatch is not None:
             window.durations_ns = stopwatch.host_ns()
         self.facts.ended = ended
-        form.write(paths.facts(self._plan.path, self.facts.rank), self.facts)
+        json_files.write(paths.facts(self._plan.path, self.facts.rank), self.facts)
 
     def measure_peak(self) -> None:
         """Measure the peak of a CPU, if the detailed window has sizes to count FLOPs from."""
@@ -338,7 +338,7 @@ class RankRecording:
     def write(self) -> None:
         """Put the facts on disk as they are now."""
         gather(self.facts, self._observers)
-        form.write(paths.facts(self._plan.path, self.facts.rank), self.facts)
+        json_files.write(paths.facts(self._plan.path, self.facts.rank), self.facts)
 
     def stopped(self, reason: str) -> None:
         """Put down why nothing more is recorded, on whatever room is left: in the end over what is there already."""
@@ -347,10 +347,10 @@ class RankRecording:
         least = Facts(self.facts.rank, host=self.facts.host, pid=self.facts.pid, steps=self.facts.steps, ended=reason)
         least.world_size = self.facts.world_size
         without = replace(self.facts, environment={}, ddp=[])
-        ways = (self.write, lambda: form.write(target, without), lambda: form.write(target, least))
+        ways = (self.write, lambda: json_files.write(target, without), lambda: json_files.write(target, least))
         with contextlib.suppress(Exception):
             self.drop()
-        for way in (*ways, lambda: form.overwrite(target, least)):
+        for way in (*ways, lambda: json_files.overwrite(target, least)):
             with contextlib.suppress(Exception):
                 way()
                 return

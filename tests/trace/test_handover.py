@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dptune.trace.loading import parcel as parcels
-from dptune.trace.loading.parcel import Parcel, parcel
+from dptune.trace.loading import handover as parcels
+from dptune.trace.loading.handover import Parcel, parcel
 
 
 @pytest.fixture(autouse=True)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import ast
 
+from dptune.patch.fsdp_calls import Sharding, arguments_of, sharding_of
 from dptune.patch.imports import imported
 from dptune.patch.model_uses import ModelUses, refuse_shards
 from dptune.patch.rewriting import Rewriting, parents
-from dptune.patch.sharding import Sharding, arguments_of, sharding_of
 from dptune.patch.source import EditError, Source
 
 _MODULE, _CLASS = "torch.nn.parallel", "DistributedDataParallel"

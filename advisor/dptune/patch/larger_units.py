@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 from dptune.advice import Change
 from dptune.patch.call import call_on
+from dptune.patch.fsdp_calls import KNOB, sharded_by, sharding_of
 from dptune.patch.rewriting import Rewriting, calls_in_tree, parents
-from dptune.patch.sharding import KNOB, sharded_by, sharding_of
 from dptune.patch.source import AlreadyMadeError, EditError, Source
 
 _LISTS = ("blocks", "blocks_to_shard", "unit_blocks")

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dptune.runfile import form
+from dptune.runfile import json_files
 from dptune.runfile.facts import SCHEMA_VERSION, DeviceFacts, Facts, OptimizerFacts
 from dptune.runfile.record import RunRecord
 from dptune.runfile.window import Window
@@ -50,8 +50,8 @@ def drawn(kind: Any, chance: random.Random) -> Any:
 @pytest.mark.parametrize("seed", range(20))
 def test_facts_are_read_as_they_were_written(seed: int, tmp_path: Path) -> None:
     facts = dataclasses.replace(drawn(Facts, random.Random(seed)), schema_version=SCHEMA_VERSION)
-    form.write(tmp_path / "facts.json", facts)
-    assert form.read(tmp_path / "facts.json", Facts) == facts
+    json_files.write(tmp_path / "facts.json", facts)
+    assert json_files.read(tmp_path / "facts.json", Facts) == facts
 
 
 @pytest.mark.thorough
@@ -60,15 +60,15 @@ def test_facts_are_read_as_they_were_written(seed: int, tmp_path: Path) -> None:
 @given(facts=st.from_type(Facts).map(lambda facts: dataclasses.replace(facts, schema_version=SCHEMA_VERSION)))
 def test_facts_of_any_values_are_read_as_they_were_written(facts: Facts) -> None:
     with TemporaryDirectory() as folder:
-        form.write(Path(folder) / "facts.json", facts)
-        assert form.read(Path(folder) / "facts.json", Facts) == facts
+        json_files.write(Path(folder) / "facts.json", facts)
+        assert json_files.read(Path(folder) / "facts.json", Facts) == facts
 
 
 def test_unknown_fields_are_ignored_and_lacking_ones_filled_in(tmp_path: Path) -> None:
     (tmp_path / "f").write_text(
         json.dumps({"rank": 3, "from the future": 1, "windows": [{"name": "light", "first_step": 9}]})
     )
-    assert form.read(tmp_path / "f", Facts) == Facts(rank=3, windows=[Window("light", 9)])
+    assert json_files.read(tmp_path / "f", Facts) == Facts(rank=3, windows=[Window("light", 9)])
 
 
 @pytest.mark.parametrize(
@@ -96,13 +96,13 @@ def test_unknown_fields_are_ignored_and_lacking_ones_filled_in(tmp_path: Path) -
 def test_what_does_not_fit_is_said_in_a_sentence(tmp_path: Path, text: str, sentence: str) -> None:
     (tmp_path / "f").write_text(text)
     with pytest.raises(ValueError, match=sentence):
-        form.read(tmp_path / "f", Facts)
+        json_files.read(tmp_path / "f", Facts)
 
 
 def test_what_is_not_text_is_said_to_be_none(tmp_path: Path) -> None:
     (tmp_path / "f").write_bytes(b"\xff\xfe{}")
     with pytest.raises(ValueError, match=r"^f is not text in UTF-8$"):
-        form.read(tmp_path / "f", Facts)
+        json_files.read(tmp_path / "f", Facts)
 
 
 @pytest.mark.parametrize(
@@ -123,22 +123,22 @@ def test_a_compute_capability_is_read_right_or_not_known(written: str, read: str
 
 def test_a_learning_rate_that_is_no_number_does_not_lose_the_facts(tmp_path: Path) -> None:
     odd = Facts(rank=0, optimizers=[OptimizerFacts("SGD", learning_rates=[float("inf"), 0.5])])
-    form.write(tmp_path / "f", odd)
+    json_files.write(tmp_path / "f", odd)
     assert "Infinity" not in (tmp_path / "f").read_text()
-    assert form.read(tmp_path / "f", Facts) == odd
+    assert json_files.read(tmp_path / "f", Facts) == odd
 
 
 def test_a_failed_write_leaves_the_old_file(tmp_path: Path) -> None:
-    form.write(tmp_path / "run.json", RunRecord(dptune="1"))
+    json_files.write(tmp_path / "run.json", RunRecord(dptune="1"))
     with pytest.raises(TypeError):
-        form.write(tmp_path / "run.json", dataclasses.replace(RunRecord(), dptune=object()))  # type: ignore[arg-type]
-    assert form.read(tmp_path / "run.json", RunRecord).dptune == "1"
+        json_files.write(tmp_path / "run.json", dataclasses.replace(RunRecord(), dptune=object()))  # type: ignore[arg-type]
+    assert json_files.read(tmp_path / "run.json", RunRecord).dptune == "1"
 
 
 def test_git_leaves_recordings_out_unless_the_user_says_otherwise(tmp_path: Path) -> None:
-    form.name_newest(tmp_path, "first")
+    json_files.name_newest(tmp_path, "first")
     assert (tmp_path / "latest").read_text() == "first\n"
     assert (tmp_path / ".gitignore").read_text() == "*\n"
     (tmp_path / ".gitignore").unlink()
-    form.name_newest(tmp_path, "../second")
+    json_files.name_newest(tmp_path, "../second")
     assert [path.name for path in tmp_path.iterdir()] == ["latest"]

@@ -5,11 +5,11 @@ from __future__ import annotations
 import ast
 
 from dptune.advice import Change
+from dptune.patch.fsdp_calls import KNOB, sharding_of
 from dptune.patch.imports import imported
+from dptune.patch.larger_units import is_block, unused
 from dptune.patch.rewriting import Rewriting, calls_in_tree, parents
-from dptune.patch.sharding import KNOB, sharding_of
 from dptune.patch.source import AlreadyMadeError, EditError, Source
-from dptune.patch.units import is_block, unused
 
 _SAME = (  # arguments of DistributedDataParallel that fully_shard needs no counterpart of
     *("broadcast_buffers", "bucket_cap_mb", "device_ids", "find_unused_parameters", "gradient_as_bucket_view"),
