@@ -29,7 +29,7 @@ from dptune.whatif.memory import changes as memory
 
 PAGE = Path(__file__).with_name("GPU.md")
 _SETTINGS, _DTYPES = "test_gathers_prefetches_and_reductions_change_and_the_result_does_not", "test_dtypes_of_messages"
-_OUTSIDE, _TRAINED = "capture/test_fsdp_settings.py", "patch/test_sharding.py"
+_OUTSIDE, _TRAINED = "capture/test_fsdp_settings.py", "patch/test_fsdp_calls.py"
 TESTS = {  # by setting: the file below tests/, and a test in it
     "fsdp.reshard_after_forward": (_OUTSIDE, _SETTINGS),
     "fsdp.forward_prefetch": (_OUTSIDE, _SETTINGS),

@@ -447,7 +447,7 @@ sys.exit(os.waitstatus_to_exitcode(os.wait()[1]) if rank == 0 else 0)
 
 
 @pytest.mark.records
-@pytest.mark.thorough  # the text of each is compared above, and in test_shards and test_recomputing
+@pytest.mark.thorough  # the text of each is compared above, and in test_to_fsdp and test_recomputing
 def test_patched_scripts_train_the_same_model(tmp_path):
     """On two ranks over gloo: as it was, with replicas, larger units, without checkpoints, and with a 2-D mesh."""
     pytest.importorskip("torch", reason="the scripts train")
