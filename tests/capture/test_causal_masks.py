@@ -10,31 +10,17 @@ from torch.utils.checkpoint import checkpoint
 
 from dptune.capture.injected.observe.causal_masks import CausalMasks
 
+from .graph_passes import Places, facts_of
+
 WORDS, ROWS, LENGTH, WIDTH = 300, 6, 12, 8
 LATER = torch.ones(LENGTH, LENGTH, dtype=torch.bool).triu(1)
 ADDED = torch.zeros(LENGTH, LENGTH).masked_fill(LATER, float("-inf"))
 DISTANCES = torch.arange(LENGTH)[None] - torch.arange(LENGTH)[:, None]
 
 
-class Places:
-    """Of a script that compiles nothing."""
-
-    compiled = ()
-
-
 def found(loss_of, passes=3):
     """What passes of this loss show."""
-    torch.manual_seed(0)
-    observer = CausalMasks(Places())
-    observer.begin()
-    for _ in range(passes):
-        loss = loss_of()
-        observer.before_pass(loss)
-        loss.backward()
-        observer.after_pass()
-    observer.end()
-    assert not torch.is_anomaly_enabled()
-    return observer.facts()
+    return facts_of(CausalMasks(Places()), loss_of, passes)
 
 
 def text():

@@ -12,6 +12,8 @@ from torch.utils.checkpoint import checkpoint
 
 from dptune.capture.injected.observe.padded_attention import PaddedAttention
 
+from .graph_passes import Places, facts_of
+
 WORDS, ROWS, LENGTH, WIDTH, HEADS, CLASSES = 300, 6, 20, 8, 2, 3
 LENGTHS = torch.tensor([8, 20, 12, 9, 17, 10])
 PADDING = torch.arange(LENGTH) >= LENGTHS[:, None]
@@ -19,25 +21,9 @@ CAUSAL = torch.ones(LENGTH, LENGTH, dtype=torch.bool).tril()
 SHARE = float(PADDING[[0, 3, 5, 2]].float().mean())  # of the four with most
 
 
-class Places:
-    """Of a script that compiles nothing."""
-
-    compiled = ()
-
-
-def found(loss_of, passes=3, observer=None):
+def found(loss_of, passes=3, places=Places):
     """What passes of this loss show."""
-    torch.manual_seed(0)
-    observer = observer or PaddedAttention(Places())
-    observer.begin()
-    for _ in range(passes):
-        loss = loss_of()
-        observer.before_pass(loss)
-        loss.backward()
-        observer.after_pass()
-    observer.end()
-    assert not torch.is_anomaly_enabled()
-    return observer.facts()
+    return facts_of(PaddedAttention(places()), loss_of, passes)
 
 
 def text(padding=PADDING, pad=0):
@@ -341,7 +327,7 @@ def test_code_that_is_compiled_is_not_read(parts):
         compiled = ("model",)
 
     ids = text()
-    assert found(lambda: classified(parts, encoded(), ids), observer=PaddedAttention(Compiled())) == []
+    assert found(lambda: classified(parts, encoded(), ids), places=Compiled) == []
 
 
 def test_later_passes_are_not_read(parts):

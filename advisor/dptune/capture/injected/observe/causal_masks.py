@@ -13,16 +13,13 @@ from typing import Any, NamedTuple
 import torch
 
 from dptune.capture.injected.observe.attention_graph import Attention, Sequences, self_attentions
-from dptune.capture.injected.observe.graph_passes import GraphPasses
-from dptune.capture.injected.observe.loss_graph import consumers, signed
+from dptune.capture.injected.observe.graph_passes import WholeGraphs
+from dptune.capture.injected.observe.loss_graph import signed
 from dptune.capture.injected.observe.node_lines import node_line
-from dptune.capture.injected.observe.passes import is_captured
 from dptune.capture.injected.observe.places import Places
 from dptune.capture.injected.observe.token_targets import embedded_ids, target_rows, token_losses
 from dptune.runfile.causal_masks import CausalMaskFacts
 
-_LOOKS = 6  # passes
-_NODES = 50_000  # of a graph: embeddings are at its far end
 _LOSSES = 4  # of a pass
 _LEAST_TARGETS = 32  # that differ from the input at their position: fewer may agree by chance
 _AHEAD = 0.95  # of these targets: few tokens of a text are masked
@@ -37,32 +34,23 @@ class _Predicted(NamedTuple):
     answers: torch.Tensor
 
 
-class CausalMasks(GraphPasses[CausalMaskFacts]):
-    """Reads the graphs of the first backward passes, but none of code that torch.compile hides."""
+class CausalMasks(WholeGraphs[CausalMaskFacts]):
+    """One record, of models whose attention is not causal."""
 
     def __init__(self, places: Places) -> None:
-        super().__init__()
-        self._places = places
+        super().__init__(places)
         self._causal = False  # in any pass
 
-    def begin(self) -> None:
-        """Read the backward passes from now on."""
-        if not self._places.compiled:
-            super().begin()
-
-    def _read(self, roots: Any) -> None:
-        if self._causal or self._passes > _LOOKS or is_captured():
+    def _read_graph(self, readers: dict[Any, list[Any]]) -> None:
+        if self._causal:
             return
-        tensors = [roots] if isinstance(roots, torch.Tensor) else list(roots)
-        nodes = list(consumers((tensor.grad_fn for tensor in tensors), _NODES))
-        with torch.no_grad():
-            for predicted in _predicted(nodes):
-                rows, positions = predicted.answers.shape
-                sequences = Sequences(predicted.embedding, rows, (positions + 1, positions))
-                layers = list(self_attentions(predicted.loss, sequences))
-                if layers:
-                    self._note(layers, predicted.answers)
-                    return
+        for predicted in _predicted(list(readers)):
+            rows, positions = predicted.answers.shape
+            sequences = Sequences(predicted.embedding, rows, (positions + 1, positions))
+            layers = list(self_attentions(predicted.loss, sequences))
+            if layers:
+                self._note(layers, predicted.answers)
+                return
 
     def _note(self, layers: list[Attention], answers: torch.Tensor) -> None:
         """Add a pass; one with causal attention shows that the model is meant to be as it is."""

@@ -8,7 +8,13 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import torch
 
+from dptune.capture.injected.observe.loss_graph import consumers
+from dptune.capture.injected.observe.passes import is_captured
+from dptune.capture.injected.observe.places import Places
+
 _PASSES = 16  # that are read
+_WHOLE = 6  # whose whole graph is read
+_NODES = 50_000  # of a whole graph: embeddings are at its far end
 _NOTED = 4  # whose lines are noted
 
 
@@ -71,3 +77,33 @@ class GraphPasses(ABC, Generic[_Facts]):
         if self._noting_lines:
             self._noting_lines = False
             torch.autograd.set_detect_anomaly(False)
+
+
+class WholeGraphs(GraphPasses[_Facts]):
+    """Reads the whole graphs of the first backward passes, but none of code that torch.compile hides."""
+
+    def __init__(self, places: Places) -> None:
+        super().__init__()
+        self._places = places
+
+    def begin(self) -> None:
+        """Read the backward passes from now on."""
+        if not self._places.compiled:
+            super().begin()
+
+    def facts(self) -> list[_Facts]:
+        """What was found, a record for each kind."""
+        for facts in (found := super().facts()):
+            facts.passes_seen = min(facts.passes_seen, _WHOLE)
+        return found
+
+    def _read(self, roots: Any) -> None:
+        if self._passes > _WHOLE or is_captured():
+            return
+        tensors = [roots] if isinstance(roots, torch.Tensor) else list(roots)
+        with torch.no_grad():
+            self._read_graph(consumers((tensor.grad_fn for tensor in tensors), _NODES))
+
+    @abstractmethod
+    def _read_graph(self, readers: dict[Any, list[Any]]) -> None:
+        """Add what a graph shows: its nodes, those nearest to the roots first, each with what reads its result."""

@@ -16,17 +16,14 @@ import torch
 
 from dptune.capture.injected.observe.attention_graph import Sequences, is_masked_later, score_factors, with_tokens
 from dptune.capture.injected.observe.attention_weights import FUSED, Cell, Fused, Written, fused, written
-from dptune.capture.injected.observe.graph_passes import GraphPasses
-from dptune.capture.injected.observe.loss_graph import consumers, signed
+from dptune.capture.injected.observe.graph_passes import WholeGraphs
+from dptune.capture.injected.observe.loss_graph import signed
 from dptune.capture.injected.observe.node_lines import node_line
 from dptune.capture.injected.observe.padded_rows import PaddedRows, padded_rows
-from dptune.capture.injected.observe.passes import is_captured
 from dptune.capture.injected.observe.places import Places
 from dptune.capture.injected.observe.token_targets import embedded_ids, token_losses
 from dptune.runfile.padded_attention import CROSS, SELF, PaddedAttentionFacts
 
-_LOOKS = 6  # passes that are read
-_NODES = 50_000  # of a graph: embeddings are at its far end
 _LEAST_WEIGHT = 0.01  # on padding: a mask leaves none, and less changes little
 _LEAST_PADDING = 0.05  # of the positions of the sequence with most
 _LEAST_IDS = 4  # that differ, without the padding: segments and speakers are fewer
@@ -52,39 +49,22 @@ class _Layer(NamedTuple):
     share: float
 
 
-class PaddedAttention(GraphPasses[PaddedAttentionFacts]):
-    """Reads the graphs of the first backward passes, but none of code that torch.compile hides."""
+class PaddedAttention(WholeGraphs[PaddedAttentionFacts]):
+    """A record for each embedding and kind of attention."""
 
     def __init__(self, places: Places) -> None:
-        super().__init__()
-        self._places = places
+        super().__init__(places)
         self._masked: set[tuple[str, int]] = set()  # in any pass
 
-    def begin(self) -> None:
-        """Read the backward passes from now on."""
-        if not self._places.compiled:
-            super().begin()
-
-    def facts(self) -> list[PaddedAttentionFacts]:
-        """What was found, a record for each embedding and kind of attention."""
-        for facts in (found := super().facts()):
-            facts.passes_seen = min(facts.passes_seen, _LOOKS)
-        return found
-
-    def _read(self, roots: Any) -> None:
-        if self._passes > _LOOKS or is_captured():
-            return
-        tensors = [roots] if isinstance(roots, torch.Tensor) else list(roots)
-        readers = consumers((tensor.grad_fn for tensor in tensors), _NODES)
+    def _read_graph(self, readers: dict[Any, list[Any]]) -> None:
         losses = token_losses(readers)
-        with torch.no_grad():
-            for number, (embedding, ids) in enumerate(sorted(embedded_ids(readers), key=_by_call)):
-                padded = _padded(embedding, ids, losses)
-                layers = [] if padded is None else list(_layers(padded, readers))
-                for kind in (SELF, CROSS):
-                    of_kind = [layer for layer in layers if layer.kind == kind]
-                    if padded is not None and of_kind:
-                        self._note((kind, number), padded, of_kind)
+        for number, (embedding, ids) in enumerate(sorted(embedded_ids(readers), key=_by_call)):
+            padded = _padded(embedding, ids, losses)
+            layers = [] if padded is None else list(_layers(padded, readers))
+            for kind in (SELF, CROSS):
+                of_kind = [layer for layer in layers if layer.kind == kind]
+                if padded is not None and of_kind:
+                    self._note((kind, number), padded, of_kind)
 
     def _note(self, key: tuple[str, int], padded: _Padded, layers: list[_Layer]) -> None:
         """Add a pass; one in which a layer does not attend to padding shows that the model is given a mask."""

@@ -10,18 +10,12 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-import torch
-
-from dptune.capture.injected.observe.graph_passes import GraphPasses
-from dptune.capture.injected.observe.loss_graph import consumers, shape_of
+from dptune.capture.injected.observe.graph_passes import WholeGraphs
+from dptune.capture.injected.observe.loss_graph import shape_of
 from dptune.capture.injected.observe.node_lines import node_line
-from dptune.capture.injected.observe.passes import is_captured
-from dptune.capture.injected.observe.places import Places
 from dptune.capture.injected.observe.softmax_uses import Use, are_scores, is_log, softmax_dim, uses
 from dptune.runfile.softmax_dimensions import WEIGHTS, SoftmaxDimensionFacts
 
-_LOOKS = 6  # passes that are read
-_NODES = 50_000  # of a graph
 _LEAST_SIZE = 2  # of both dimensions
 
 
@@ -31,29 +25,10 @@ class _Found(NamedTuple):
     use: Use
 
 
-class SoftmaxDimensions(GraphPasses[SoftmaxDimensionFacts]):
-    """Reads the graphs of the first backward passes, but none of code that torch.compile hides."""
+class SoftmaxDimensions(WholeGraphs[SoftmaxDimensionFacts]):
+    """A record for each use of a softmax along another dimension."""
 
-    def __init__(self, places: Places) -> None:
-        super().__init__()
-        self._places = places
-
-    def begin(self) -> None:
-        """Read the backward passes from now on."""
-        if not self._places.compiled:
-            super().begin()
-
-    def facts(self) -> list[SoftmaxDimensionFacts]:
-        """What was found, a record for each kind."""
-        for facts in (found := super().facts()):
-            facts.passes_seen = min(facts.passes_seen, _LOOKS)
-        return found
-
-    def _read(self, roots: Any) -> None:
-        if self._passes > _LOOKS or is_captured():
-            return
-        tensors = [roots] if isinstance(roots, torch.Tensor) else list(roots)
-        readers = consumers((tensor.grad_fn for tensor in tensors), _NODES)
+    def _read_graph(self, readers: dict[Any, list[Any]]) -> None:
         counts: Counter[Any] = Counter()
         for found in _found(readers):
             key = (found.use.used_as, is_log(found.softmax), found.dim, found.use.along)
