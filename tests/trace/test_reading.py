@@ -192,9 +192,9 @@ def read(folder):
     time.sleep(600)
 
 if __name__ == "__main__":
-    parcel.MEMORY = Path(sys.argv[1])
-    parcel.LEAST_ROOM_BYTES = 0
-    with ending(), parcel.folder() as shared, workers.workers(2, shared) as pool:
+    handover.MEMORY = Path(sys.argv[1])
+    handover.LEAST_ROOM_BYTES = 0
+    with ending(), handover.folder() as shared, workers.workers(2, shared) as pool:
         asked = [pool.submit(read, shared) for _ in range(20)]
         while not Path(shared, "written").exists():
             time.sleep(0.01)
