@@ -9,6 +9,7 @@ from dptune.measured import CLASSES, Account, InferredFacts, InputFigures, Measu
 from dptune.present.amounts import ns_as_ms
 from dptune.runfile.communication import DdpFacts
 from dptune.runfile.facts import Facts
+from dptune.testing import measured_run
 
 UNMETERED = {"preparing": "not metered"}
 
@@ -125,3 +126,19 @@ def test_inferred_facts_come_back_and_no_validator_of_all_that_facts_hold_is_bui
     with pytest.raises(ValidationError, match=r"`ddp\[0\].gradient_bytes` must be a whole number"):
         InferredFacts(facts={"rank": 0, "ddp": [{"module": "Net", "gradient_bytes": "64"}]}, confidence={})
     assert "DdpFacts" not in str(Measured.__pydantic_core_schema__)
+
+
+def test_shares_of_no_time():
+    nothing = Account(window_ns=0)
+    with pytest.raises(Missing, match="the window holds no time"):
+        nothing.share("compute_ns")
+    with pytest.raises(Missing, match="no communication in the window"):
+        nothing.overlap_share()
+
+
+def test_steps_that_are_not_there():
+    run = measured_run(steps=0)
+    device = run.ranks[0].devices[0]
+    for ask in (lambda: run.traced_step_ns, lambda: run.device_step_account(7, "cuda:0"), lambda: device.total):
+        with pytest.raises(Missing, match="no steps were found in the trace"):
+            ask()

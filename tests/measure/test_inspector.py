@@ -119,3 +119,24 @@ def test_the_command_shows_them(logs: Path) -> None:
     assert "AllReduce" in done.stdout
     done = in_process.dptune("report", str(logs), "--format", "json")
     assert InspectorFigures.model_validate_json(done.stdout).last_ranks[0].rank == 2
+
+
+def test_a_log_that_is_not_there_or_too_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "nccl-0.log"
+    assert not is_inspector_log(path)
+    with pytest.raises(TraceError, match=r"cannot read .*nccl-0\.log: No such file"):
+        read_log(path)
+    path.write_text(json.dumps(record(0, 1, 100.0)))
+    monkeypatch.setattr("dptune.trace.inspector.MOST_BYTES", 20)
+    with pytest.raises(TraceError, match="is larger than 20 bytes"):
+        read_log(path)
+
+
+@pytest.mark.parametrize("field", ["coll_sn", "coll_msg_size_bytes"])
+def test_a_record_without_a_whole_number_is_left_out(tmp_path: Path, field: str) -> None:
+    path = tmp_path / "nccl-0.log"
+    path.write_text(
+        "\n".join(json.dumps(record(0, at, 100.0, **({field: None} if at == 2 else {}))) for at in (1, 2, 3))
+    )
+    calls, unread = read_log(path)
+    assert (len(calls), unread) == (2, 1)

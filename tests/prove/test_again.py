@@ -78,3 +78,17 @@ def test_the_command_to_copy_starts_all_ranks_that_dptune_started(by: str, more:
 def test_a_launch_shows_what_its_recording_shows() -> None:
     recorded = record("torchrun", nproc_per_node=2)
     assert rerun.launch_of(recorded).typed == recorded.typed
+
+
+@pytest.mark.parametrize(
+    ("changed", "why"),
+    [
+        ({"settings": {"env.TOKEN": "<redacted>"}}, "the recorded value of env.TOKEN lacks its secret"),
+        ({"nnodes": 2}, "the run had 2 nodes, but trials run on this one only"),
+        ({"command": ["python"]}, "the recording has no command"),
+    ],
+)
+def test_what_cannot_be_started_again(changed: dict[str, Any], why: str) -> None:
+    asked = rerun.settings_of if "settings" in changed else rerun.launch_of
+    with pytest.raises(RunError, match=why):
+        asked(record("dptune", **changed))

@@ -64,6 +64,8 @@ def test_possible_facts_are_no_finding(folder):
         ({"trace_text_bytes": -1}, "its trace_text_bytes is -1"),
         ({"saving_ns": 2**70}, "its saving_ns is too large"),
         ({"taken_share": -0.1}, "-0.1 of the time of its cores were taken away"),
+        ({"collections_ns": [[5, 3]]}, "it collected garbage at impossible times"),
+        ({"collect_calls": [{"calls": -1, "spent_ns": 5}]}, "its counts or times of gc.collect() calls are impossible"),
     ],
 )
 def test_an_impossible_window_is_left_out(folder, changed, why):

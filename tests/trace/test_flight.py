@@ -115,6 +115,23 @@ def test_bad_dumps_end_in_one_sentence(name: str, content: bytes, message: str, 
         read_dump(tmp_path / name)
 
 
+def test_a_dump_that_is_not_there_or_too_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(TraceError, match=r"cannot read .*t_0\.json: No such file"):
+        read_dump(tmp_path / "t_0.json")
+    (tmp_path / "t_0.json").write_text('{"entries": []}')
+    monkeypatch.setattr("dptune.trace.flight.dump.MOST_BYTES", 14)
+    with pytest.raises(TraceError, match="is larger than 14 bytes"):
+        read_dump(tmp_path / "t_0.json")
+
+
+def test_durations_that_the_recorder_timed(tmp_path: Path) -> None:
+    entry = {"process_group": ["0", "default_pg"], "collective_seq_id": 1, "profiling_name": "nccl:all_reduce"}
+    given = [2.5, 0, -1.0, True, "2.5", float("inf")]
+    path = tmp_path / "t_0.json"
+    path.write_text(json.dumps({"entries": [{**entry, "duration_ms": each} for each in given]}))
+    assert [each.duration_ms for each in read_dump(path).entries] == [2.5, 0.0, None, None, None, None]
+
+
 def test_odd_values_are_left_out(tmp_path: Path) -> None:
     entry = {"process_group": ["0", "default_pg"], "collective_seq_id": 1, "profiling_name": "nccl:all_reduce"}
     odd = [

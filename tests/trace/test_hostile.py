@@ -295,3 +295,33 @@ def test_shapes_nested_as_deep_as_json_may_be(tmp_path):
     (tmp_path / "0.json").write_text(f'{{"schemaVersion":1,"traceEvents":[{",".join(events)}]}}')
     (found,) = measure(load([tmp_path / "0.json"])).collectives
     assert found.message_bytes == 32
+
+
+COUNTER = b'{"ph":"C","name":"load","pid":0,"tid":0,"ts":%s,"args":%s}'
+ODD_COUNTERS = ((b'"x"', b'{"a":1}'), (b"6", b"[1]"), (b"6", b"null"), (b"6", b'{"a":"1","b":true,"c":null}'))
+
+
+@pytest.mark.parametrize("beside", [b"", KERNEL % b',"correlation":1e400'])
+def test_counters_whose_values_are_none_are_left_out(tmp_path, beside):
+    """Whether all events of a block are sound, or each is looked at by itself."""
+    odd = [COUNTER % each for each in ODD_COUNTERS]
+    events = [KERNEL % b"", COUNTER % (b"5", b'{"a":1,"b":2.5}'), *odd, COUNTER % (b"7", b'{"a":3}')]
+    counters = read(tmp_path, *events, *filter(None, [beside])).counters
+    found = zip(counters.ts_ns.tolist(), counters.series.tolist(), counters.value.tolist(), strict=True)
+    assert [(at, counters.words[series], value) for at, series, value in found] == [
+        *((5000, "load: a", 1.0), (5000, "load: b", 2.5), (7000, "load: a", 3.0))
+    ]
+
+
+@pytest.mark.parametrize("said", [b"[1]", b'{"x":1}', b'"main"', b"null"])
+def test_a_thread_that_is_named_by_nothing(tmp_path, said):
+    name = b'{"ph":"M","name":"thread_name","pid":1,"tid":1,"args":%s}'
+    trace = read(tmp_path, KERNEL % b"", name % said, name % b'{"name":"main"}')
+    assert trace.thread_names == {("1", "1"): "main"}
+
+
+@pytest.mark.parametrize("number", [b'"External id":%s', b'"external id":%s', b'"bytes":%s', b'"correlation":%s'])
+def test_numbers_that_are_just_too_large(tmp_path, number):
+    columns = read(tmp_path, KERNEL % (b"," + number % b"9223372036854775808"), KERNEL % b"").columns
+    assert columns.stream.tolist() == [7, 7]
+    assert columns.correlation.tolist() == columns.external_id.tolist() == columns.total_bytes.tolist() == [-1, -1]

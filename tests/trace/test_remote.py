@@ -24,6 +24,7 @@ from dptune.trace import Trace, load
 from dptune.trace.kineto.arguments import arguments
 from dptune.trace.kineto.decode import decode
 from dptune.trace.places import source
+from dptune.trace.places.failure import explained
 
 from .conftest import ONE, SAMPLE, forget_s3
 
@@ -472,3 +473,26 @@ def test_what_is_not_installed(monkeypatch, missing, name, message, hint):
     with pytest.raises(TraceError, match=re.escape(message)), source.opened(name):
         pass
     assert isinstance(error.value, DptuneError)
+
+
+def test_a_folder_and_nothing_are_no_files(memory):
+    memory.pipe("/t/rank0.json", trace_text())
+    for name, why in (("memory://t", "it is a folder"), ("memory://t/rank1.json", "it does not exist")):
+        with pytest.raises(TraceError, match=why), source.opened(name):
+            pass
+
+
+@pytest.mark.parametrize(
+    ("error", "protocol", "message", "hint"),
+    [
+        (RuntimeError("no s3://key:secret@host/x\nat all"), "s3", "RuntimeError: no s3://...@host/x", "fsspec"),
+        (RuntimeError(), "s3", "RuntimeError", "fsspec"),
+        (ValueError("Protocol not known: abfss"), "abfss", "fsspec knows no protocol abfss://", "pip install adlfs"),
+    ],
+)
+def test_errors_that_nothing_else_explains(error, protocol, message, hint):
+    found = explained(error, protocol)
+    assert found.hint.startswith(hint)
+    assert "secret" not in str(found)
+    assert str(found).startswith(message.partition("...")[0])
+    assert explained(found, protocol) is found
