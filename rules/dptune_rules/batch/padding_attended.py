@@ -7,8 +7,8 @@ In up to six backward passes of the warm-up steps, dptune reads the autograd gra
 - Rows of embedded token ids end, or start, with the same id, which they have nowhere else, and differ in length.
 - All attention over these tokens that can be read gives weight to the padding: fused attention
   (`scaled_dot_product_attention`) by its inputs and its mask, attention that the script, a library or
-  `nn.MultiheadAttention` computes with a softmax by the resulting weights. In self-attention, the weight of positions
-  that are no padding counts, so a causal mask is enough where the padding is at the end.
+  `nn.MultiheadAttention` computes with a softmax by the resulting weights. In self-attention only queries that are not
+  padding count, so a causal mask is enough where the padding is at the end.
 
 Reported from 1 % of the weight, of the sequences with most padding. Self-attention and attention of other queries to
 the tokens (cross-attention) are looked at apart. One layer that leaves out the padding, in any of the passes, keeps the
