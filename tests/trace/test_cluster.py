@@ -1,5 +1,6 @@
 """Ranks read by dask.distributed: the figures of one machine to the bit, and what is said of ranks that are lost."""
 
+import gc
 import json
 import os
 import shutil
@@ -8,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from concurrent.futures import Executor, Future
+from concurrent.futures import CancelledError, Executor, Future
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -118,6 +119,35 @@ def test_a_call_whose_workers_were_killed_is_lost():
         found.result()
 
 
+def test_what_becomes_of_a_call():
+    """A result and an error of the call are passed on; a call that the scheduler gave up is lost."""
+    distributed = pytest.importorskip("distributed")
+    by_dask = distributed.client.FutureCancelledError("read", "lost")
+    for end, error in (
+        (ValueError("no trace"), "^no trace$"),
+        (CancelledError(), "the scheduler lost it"),
+        (by_dask, "the scheduler lost it"),
+    ):
+        ended, found = Future(), Future()
+        ended.set_exception(end)
+        cluster._settle(ended, found, LIMITS)
+        with pytest.raises((LostError, ValueError), match=error):
+            found.result()
+    ended, found, cancelled = Future(), Future(), Future()
+    ended.set_result(7)
+    cancelled.cancel()
+    cluster._settle(ended, found, LIMITS)
+    cluster._settle(ended, cancelled, LIMITS)
+    assert found.result() == 7
+    assert cancelled.cancelled()
+
+
+def test_a_call_on_a_worker_raises_what_it_raises():
+    assert cluster._within(600, divmod, (7, 2), {}) == (3, 1)
+    with pytest.raises(ZeroDivisionError):
+        cluster._within(600, divmod, (7, 0), {})
+
+
 @pytest.mark.thorough
 def test_each_killed_worker_is_started_again(workers):
     with pytest.raises(LostError, match=KILLED):
@@ -163,6 +193,48 @@ def test_without_the_extra(monkeypatch):
         pass
     assert raised.value.message == "--cluster needs dask.distributed, which is not installed"
     assert raised.value.hint == "pip install 'dptune[cluster]'"
+
+
+def test_a_scheduler_without_workers():
+    distributed = pytest.importorskip("distributed")
+    with (
+        distributed.LocalCluster(
+            n_workers=0, processes=False, protocol="tcp", scheduler_kwargs={"dashboard_address": cluster._ANY_PORT}
+        ) as empty,
+        pytest.raises(RunError, match=r"^no Dask worker connected within 0\.1 s$") as raised,
+        connected(empty.scheduler_address, Limits(wait_s=0.1, rank_timeout_s=600, attempts=2, workers=1), pytest.fail),
+    ):
+        pass
+    assert raised.value.hint == "start some: `dask worker ADDRESS --nthreads 1`"
+
+
+def test_local_workers_that_do_not_start(monkeypatch):
+    distributed = pytest.importorskip("distributed")
+
+    def full(**_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(distributed, "LocalCluster", full)
+    with (
+        pytest.raises(RunError, match=r"did not start: .*No space left") as raised,
+        connected("local", LIMITS, pytest.fail),
+    ):
+        pass
+    assert raised.value.hint == "read with --jobs instead"
+
+
+@pytest.mark.filterwarnings("ignore:unclosed cluster:ResourceWarning")  # what SLURMCluster leaves when it raises
+def test_slurm_workers_that_cannot_be_configured(monkeypatch):
+    pytest.importorskip("dask_jobqueue")
+    unknown = Limits(wait_s=600, rank_timeout_s=600, attempts=2, workers=1, slurm={"walltimes": "01:00:00"})
+    with pytest.raises(UsageError, match=r"^SLURM workers cannot be configured: .*walltimes") as raised:
+        cluster._slurm(unknown)
+    assert raised.value.hint == "set [tool.dptune.cluster.slurm] in pyproject.toml"
+    del raised
+    gc.collect()
+    monkeypatch.setitem(sys.modules, "dask_jobqueue", None)
+    with pytest.raises(UsageError, match=r"^--cluster needs dask-jobqueue, which is not installed$"):
+        cluster._slurm(unknown)
 
 
 def versions(**worker):
