@@ -6,7 +6,7 @@ import pytest
 
 from dptune import __version__
 from dptune.advice import Advice, Change, Report, RunSummary
-from dptune.advise import asking, engine
+from dptune.advise import engine, rule_calls
 from dptune.advise.packs import Survey
 from dptune.config import Settings
 from dptune.errors import UsageError
@@ -234,7 +234,7 @@ def test_a_rule_that_does_not_end_is_left_and_ended(assemble, make_rule, monkeyp
         while True:
             pass
 
-    monkeypatch.setattr(asking, "LIMIT_S", 0.1)
+    monkeypatch.setattr(rule_calls, "LIMIT_S", 0.1)
     report = assemble(make_rule("XX101", check), make_rule("XX102", ours=True))  # which has no limit
     assert [(one.rule, one.reason) for one in report.skipped] == [("XX101", "it did not end within 0.1 s")]
     assert [one.rule for one in report.advice] == ["XX102"]
@@ -261,7 +261,7 @@ def test_ctrl_c_while_its_thread_starts_ends_a_rule_too(assemble, make_rule, mon
         raise KeyboardInterrupt
 
     monkeypatch.setattr(threading.Thread, "start", interrupted)
-    monkeypatch.setattr(asking, "END_S", 300)
+    monkeypatch.setattr(rule_calls, "END_S", 300)
     with pytest.raises(KeyboardInterrupt):
         assemble(make_rule("XX101", check))
     assert [thread.is_alive() for thread in threads] == [False]
@@ -269,8 +269,8 @@ def test_ctrl_c_while_its_thread_starts_ends_a_rule_too(assemble, make_rule, mon
 
 def test_a_rule_that_sleeps_is_left_off_the_main_thread_too(assemble, make_rule, monkeypatch):
     woken, reports = threading.Event(), []
-    monkeypatch.setattr(asking, "LIMIT_S", 0.1)
-    monkeypatch.setattr(asking, "END_S", 0.1)
+    monkeypatch.setattr(rule_calls, "LIMIT_S", 0.1)
+    monkeypatch.setattr(rule_calls, "END_S", 0.1)
     rules = make_rule("XX101", lambda run: iter([woken.wait(300)])), make_rule("XX102", ours=True)
     thread = threading.Thread(target=lambda: reports.append(assemble(*rules)), daemon=True)
     thread.start()
@@ -284,7 +284,7 @@ def test_rules_of_ours_have_all_the_time_they_take(assemble, make_rule, make_adv
         time.sleep(0.1)  # of a step model that is built, say
         yield make_advice()
 
-    monkeypatch.setattr(asking, "LIMIT_S", 0.01)
+    monkeypatch.setattr(rule_calls, "LIMIT_S", 0.01)
     assert [one.rule for one in assemble(make_rule("XX101", check, ours=True)).advice] == ["XX101"]
 
 

@@ -11,8 +11,8 @@ import pytest
 
 import dptune_rules
 from dptune.advice import Advice
-from dptune.advise.asking import Questioner
 from dptune.advise.packs import LoadedRule
+from dptune.advise.rule_calls import Questioner
 from dptune.config import Settings
 from dptune.measured import InferredFacts, Missing
 from dptune.rule import Rule, RunView

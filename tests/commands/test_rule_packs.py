@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from dptune.advice import Report
-from dptune.advise import asking
+from dptune.advise import rule_calls
 
 from .. import forks, in_process  # noqa: TID252 - tests are no installed package
 
@@ -146,7 +146,7 @@ def forked(env: dict[str, str], folder: Path, stdout: Path, stderr: Path, limit_
 
     def find_the_pack() -> None:
         sys.path.insert(0, env["PYTHONPATH"])
-        asking.LIMIT_S = limit_s
+        rule_calls.LIMIT_S = limit_s
 
     words = ("report", SAMPLE, "--no-cache", "--format", "json")
     with open(os.devnull) as nothing, stdout.open("w") as out, stderr.open("w") as err:

@@ -10,7 +10,7 @@ import pytest
 
 from dptune.advice import Change, Location
 from dptune.advise import packs
-from dptune.advise.asking import Questioner
+from dptune.advise.rule_calls import Questioner
 from dptune.config import Settings
 from dptune.measure import measure
 from dptune.patch.diff import patches

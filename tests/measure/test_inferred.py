@@ -15,9 +15,9 @@ import msgspec
 import pytest
 
 from dptune.advise import packs
-from dptune.advise.asking import Questioner
 from dptune.advise.engine import build_report
 from dptune.advise.limits import idle_causes
+from dptune.advise.rule_calls import Questioner
 from dptune.config import Settings
 from dptune.measure import measure
 from dptune.measured import InferredFacts, Measured

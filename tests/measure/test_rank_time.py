@@ -11,8 +11,8 @@ import pytest
 
 from dptune.measure.device.operations import Operations, operations
 from dptune.measure.figures import measure
+from dptune.measure.host_ranges import HostRanges
 from dptune.measure.lanes import RankLanes
-from dptune.measure.nested import HostRanges
 from dptune.measure.rank_time import SHOWN, RunTime
 from dptune.trace import load
 from dptune.trace.events import Trace

@@ -9,8 +9,8 @@ from textual.pilot import Pilot
 from textual.widgets import DataTable
 
 from dptune.advice import Report
+from dptune.present.tui.advice import Cards
 from dptune.present.tui.app import ReportApp
-from dptune.present.tui.cards import Cards
 from dptune.present.tui.finder import Finder
 from dptune.present.tui.rank_table import RankTable
 from dptune.present.tui.timeline import Timeline

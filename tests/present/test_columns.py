@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 from rich.cells import cell_len
 
-from dptune.measure.nested import Nested
+from dptune.measure.host_ranges import Nested
 from dptune.present.columns import both_ends, by_column, columns_of, cut_to, padded
 from dptune.present.ink import paint
 from dptune.present.lines import wrapped

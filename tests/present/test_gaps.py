@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dptune.advice import Report
-from dptune.measure.nested import Nested
+from dptune.measure.host_ranges import Nested
 from dptune.measured import GapFigures
 from dptune.present.sections.gaps import gaps
 from dptune.present.tui.under_cursor import inside

@@ -14,8 +14,8 @@ from textual.widgets import Input
 from textual.widgets._footer import FooterKey
 
 from dptune.advice import Report
+from dptune.present.tui.advice import Cards
 from dptune.present.tui.app import ReportApp, _subject
-from dptune.present.tui.cards import Cards
 from dptune.present.tui.finder import Finder
 from dptune.present.tui.help import keys as lines_of_keys
 from dptune.present.tui.idle import Gaps

@@ -21,8 +21,8 @@ from dptune.measure.lanes import Lane, Piece, RankLanes
 from dptune.measure.rank_time import SHOWN, RunTime
 from dptune.predicted import Prediction
 from dptune.present.step_classes import PARTS
+from dptune.present.tui.advice import Cards
 from dptune.present.tui.app import ReportApp
-from dptune.present.tui.cards import Cards
 from dptune.present.tui.dials import _NAMES, UNCHANGED, Dial, _around, _with, advised, dials, wanted_of
 from dptune.present.tui.rows import PARTLY, Row, lane_cells, seen_rows, time_cells
 from dptune.present.tui.scene import folded, usual_rank

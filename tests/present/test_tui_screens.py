@@ -14,8 +14,8 @@ from textual.pilot import Pilot
 from textual.theme import BUILTIN_THEMES
 
 from dptune.advice import Report
+from dptune.present.tui.advice import _cells
 from dptune.present.tui.app import ReportApp
-from dptune.present.tui.cards import _cells
 from dptune.present.tui.palette import DARK, LIGHT
 from dptune.trace.run import Run
 

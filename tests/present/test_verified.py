@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from dptune.advice import Headline, Report, Verified
-from dptune.advise.saving import expected_saving
+from dptune.advise.expected_saving import expected_saving
 from dptune.present.html.advice import recommendations
 from dptune.present.ink import paint
 from dptune.present.sections import advice

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING
 
 from dptune import __version__, rule
 from dptune.advice import Advice, Report, RunSummary, Skipped, Trust
-from dptune.advise import cards, packs
-from dptune.advise.asking import Questioner
+from dptune.advise import gpu_readings, packs
 from dptune.advise.headline import headline
 from dptune.advise.impact import saving_time
 from dptune.advise.next_step import with_comparison
 from dptune.advise.ranking import merged, ranked, settled
+from dptune.advise.rule_calls import Questioner
 from dptune.advise.straggler import LEAST_SHARE, LEAST_STEPS_SHARE, MOST_CHANCE
 from dptune.advise.together import together, weighed
 from dptune.advise.trust import judge, recording, why_not_asked
@@ -51,7 +51,7 @@ class Outcome:
 def _found(run: Run) -> tuple[list[Facts], list[Finding]]:
     """The facts by rank, and what was found while recording and reading."""
     facts = [run.facts[rank] for rank in sorted(run.facts)]
-    return facts, [*recording(run.record, facts), *cards.limits(run.record, facts), *run.findings]
+    return facts, [*recording(run.record, facts), *gpu_readings.limits(run.record, facts), *run.findings]
 
 
 def trust_in(run: Run, measured: Measured) -> Trust:

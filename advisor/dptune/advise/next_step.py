@@ -8,9 +8,9 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from dptune.advice import Advice, Change, Skipped
 from dptune.advise.costliest import costliest_function, most_compute, most_host_time
+from dptune.advise.expected_saving import expected_saving
 from dptune.advise.limits import COMMUNICATION, IDLE, INPUT, LATE, UNSPLIT, Limit
 from dptune.advise.recording_again import UPDATE
-from dptune.advise.saving import expected_saving
 from dptune.advise.sentence import sentence
 from dptune.advise.straggler import LEAST_NAMED_SHARE, Straggler, straggler
 from dptune.finding import SCHEMA_NEWER, Finding

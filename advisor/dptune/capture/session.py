@@ -11,7 +11,7 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from dptune.capture import cards, effect, launch, processes, progress, stacks, topology
+from dptune.capture import effect, gpu_readings, launch, processes, progress, stacks, topology
 from dptune.capture.conclusion import conclude, facts_in
 from dptune.capture.folder import RunFolder
 from dptune.capture.injected.record.plan import Plan
@@ -84,7 +84,7 @@ class Session:
         self._entry = launch.mark(self._plan)
         self._hung = False
         self._stacks: Path | None = None
-        self._cards: cards.Cards | None = None
+        self._cards: gpu_readings.Cards | None = None
 
     def record(self, signals: Signals) -> Recording:
         """Start, watch, end and conclude."""
@@ -93,7 +93,7 @@ class Session:
         seen = Watched()
         try:
             if not self._options.trial:
-                self._cards = cards.Cards(socket.gethostname())
+                self._cards = gpu_readings.Cards(socket.gethostname())
             self._run.topology = topology.read() if self._leads else None
             seen = self._watch(process, signals)
         finally:

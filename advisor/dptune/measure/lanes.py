@@ -14,8 +14,8 @@ import numpy as np
 
 from dptune.measure.device.operations import Operations
 from dptune.measure.device.phases import host_phases
+from dptune.measure.host_ranges import HostRanges
 from dptune.measure.intervals import NOTHING, Intervals, Ints
-from dptune.measure.nested import HostRanges
 from dptune.measure.steps.windows import Step
 from dptune.measure.views import DeviceView, RankView, busiest, view
 from dptune.trace.columns import Columns

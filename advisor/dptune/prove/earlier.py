@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 from dptune.advice import Advice, Headline, Report, Saving, Verified
-from dptune.advise.saving import expected_saving
+from dptune.advise.expected_saving import expected_saving
 from dptune.errors import RunError
 from dptune.finding import Finding
 from dptune.knobs import Value

@@ -10,7 +10,7 @@ from dptune.measured import Missing
 from dptune.rule.declared import Rule, Threshold
 from dptune.rule.ranks import LEADING
 from dptune.rule.recorded import Predictor
-from dptune.rule.savings import UNVALIDATED, RuleModule, RunView
+from dptune.rule.run_view import UNVALIDATED, RuleModule, RunView
 from dptune.runfile.bootstrapped_targets import BootstrappedTargetFacts
 from dptune.runfile.broadcast_losses import BroadcastLossFacts
 from dptune.runfile.call_path import CallPath, call_path

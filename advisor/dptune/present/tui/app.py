@@ -24,7 +24,7 @@ from dptune.present.sections.links import links
 from dptune.present.sections.overlap import overlap
 from dptune.present.sections.rulebook import page_of
 from dptune.present.sections.traffic import collectives
-from dptune.present.tui.cards import Cards
+from dptune.present.tui.advice import Cards
 from dptune.present.tui.finder import Finder
 from dptune.present.tui.footer import Keys
 from dptune.present.tui.help import keys

@@ -12,8 +12,8 @@ import numpy as np
 from rich.style import Style
 from rich.text import Text
 
+from dptune.measure.host_ranges import Nested, ThreadRanges
 from dptune.measure.lanes import Lane, Piece
-from dptune.measure.nested import Nested, ThreadRanges
 from dptune.measure.rank_time import Shares
 from dptune.present.columns import by_column, columns_of, cut_to, padded
 from dptune.present.step_classes import PARTS, Part

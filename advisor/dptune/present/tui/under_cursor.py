@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
+from dptune.measure.host_ranges import Nested
 from dptune.measure.lanes import SELF_TIME, Piece, SearchHit
-from dptune.measure.nested import Nested
 from dptune.measure.rank_time import RankTime
 from dptune.measured import short_name
 from dptune.measured.naming import cut

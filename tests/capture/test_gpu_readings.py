@@ -13,8 +13,8 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from dptune.advise.cards import limits
-from dptune.capture import cards
+from dptune.advise.gpu_readings import limits
+from dptune.capture import gpu_readings
 from dptune.capture.conclusion import _cards
 from dptune.runfile import json_files
 from dptune.runfile.facts import DeviceFacts, Facts
@@ -55,25 +55,25 @@ FAKE = """
 def nvml(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
     module = ModuleType("pynvml")
     exec(textwrap.dedent(FAKE), module.__dict__)
-    monkeypatch.setitem(cards.importlib.sys.modules, "pynvml", module)  # type: ignore[attr-defined]
-    monkeypatch.setattr(cards.shutil, "which", lambda name: "/usr/bin/nvidia-smi")
-    monkeypatch.setattr(cards, "_EVERY_S", 0.001)
+    monkeypatch.setitem(gpu_readings.importlib.sys.modules, "pynvml", module)  # type: ignore[attr-defined]
+    monkeypatch.setattr(gpu_readings.shutil, "which", lambda name: "/usr/bin/nvidia-smi")
+    monkeypatch.setattr(gpu_readings, "_EVERY_S", 0.001)
     return module
 
 
 def read_through(*phases: str, used: set[str] | None = None) -> tuple[list[CardRecord], str]:
     """What is known of the cards after so many looks at these phases."""
-    read = cards.Cards("node-1")
+    read = gpu_readings.Cards("node-1")
     for phase in phases:
         read.look(phase)
         wanted = len(read_samples(read, phase)) + 3
         deadline = time.monotonic() + 600
-        while phase in cards.WINDOWS and len(read_samples(read, phase)) < wanted and time.monotonic() < deadline:
+        while phase in gpu_readings.WINDOWS and len(read_samples(read, phase)) < wanted and time.monotonic() < deadline:
             time.sleep(0.001)
     return read.finish(used or set())
 
 
-def read_samples(read: cards.Cards, phase: str) -> list[dict[str, int]]:
+def read_samples(read: gpu_readings.Cards, phase: str) -> list[dict[str, int]]:
     return read._cards[-1]._samples.get(phase, []) if len(read._cards) > 1 else []
 
 
@@ -101,7 +101,7 @@ def test_a_query_without_an_answer_is_named_and_the_others_stay(nvml: ModuleType
 
 
 def test_a_partition_of_a_card_has_no_readings_and_the_reason(nvml: ModuleType) -> None:
-    assert read_through("untraced", used={"MIG-cc"}) == ([], cards.NO_MATCH)
+    assert read_through("untraced", used={"MIG-cc"}) == ([], gpu_readings.NO_MATCH)
 
 
 def test_the_older_name_of_the_reasons_is_asked_where_the_new_one_fails(nvml: ModuleType) -> None:
@@ -118,12 +118,12 @@ def test_without_the_library_a_machine_with_cards_says_how_to_get_it(monkeypatch
     def absent(name: str) -> ModuleType:
         raise ImportError(name)
 
-    monkeypatch.setattr(cards, "importlib", SimpleNamespace(import_module=absent))
-    monkeypatch.setattr(cards.shutil, "which", lambda name: "/usr/bin/nvidia-smi")
-    assert cards.Cards("node-1").finish(set()) == ([], cards.NO_LIBRARY)
-    assert "pip install 'dptune[gpu]'" in next(limits(RunRecord(cards_unread=cards.NO_LIBRARY))).text
-    monkeypatch.setattr(cards.shutil, "which", lambda name: None)
-    assert cards.Cards("node-1").finish(set()) == ([], "")
+    monkeypatch.setattr(gpu_readings, "importlib", SimpleNamespace(import_module=absent))
+    monkeypatch.setattr(gpu_readings.shutil, "which", lambda name: "/usr/bin/nvidia-smi")
+    assert gpu_readings.Cards("node-1").finish(set()) == ([], gpu_readings.NO_LIBRARY)
+    assert "pip install 'dptune[gpu]'" in next(limits(RunRecord(cards_unread=gpu_readings.NO_LIBRARY))).text
+    monkeypatch.setattr(gpu_readings.shutil, "which", lambda name: None)
+    assert gpu_readings.Cards("node-1").finish(set()) == ([], "")
 
 
 def test_a_driver_that_does_not_start_is_a_sentence(nvml: ModuleType) -> None:
@@ -132,7 +132,7 @@ def test_a_driver_that_does_not_start_is_a_sentence(nvml: ModuleType) -> None:
 
     nvml.__dict__["nvmlInit"] = fails
     expected = "GPU clocks and throttling were not recorded: NVML failed (Driver/library version mismatch)"
-    assert cards.Cards("node-1").finish(set()) == ([], expected)
+    assert gpu_readings.Cards("node-1").finish(set()) == ([], expected)
 
 
 @pytest.mark.long
@@ -163,7 +163,7 @@ def test_a_recording_keeps_what_the_cards_showed_until_a_query_blocks(
     readings = {each.window: each for each in run.record.cards[0].readings}
     assert readings["untraced"].samples == 2
     assert readings["untraced"].most_power_w == 412.5
-    assert run.record.cards_unread == cards.BLOCKED
+    assert run.record.cards_unread == gpu_readings.BLOCKED
 
 
 def test_cards_of_one_host_are_there_once_when_each_rank_has_a_launcher() -> None:
@@ -210,7 +210,7 @@ def test_healthy_cards_say_nothing() -> None:
 
 def test_ranks_on_cpus_have_no_findings_of_cards() -> None:
     record = throttled(20, "hardware slowdown")
-    record.cards_unread = cards.NO_LIBRARY
+    record.cards_unread = gpu_readings.NO_LIBRARY
     assert not list(limits(record, [Facts(rank=0, device=DeviceFacts("cpu"))]))
     assert len(list(limits(record, [Facts(rank=0, device=DeviceFacts("cuda"))]))) == 2
 
