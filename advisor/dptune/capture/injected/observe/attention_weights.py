@@ -84,16 +84,13 @@ class Written:
 
 
 def fused(node: Any) -> Fused | None:
-    """None if reading what it saved would run a hook."""
+    """None if reading what it saved would run a hook. torch makes numbers of a boolean mask before it saves it."""
     query, key = saved_tensor(node, "query"), saved_tensor(node, "key")
     masks = [name for name in _MASKS if hasattr(node, f"_raw_saved_{name}")]
     if query is None or key is None or not all(readable(node, name) for name in masks):
         return None
     mask = next((saved_tensor(node, name) for name in masks), None)
-    added = None
-    if mask is not None:
-        added = torch.where(mask, 0.0, float("-inf")) if mask.dtype is torch.bool else mask
-        added = added.expand(*query.shape[:-1], key.shape[-2])
+    added = None if mask is None else mask.expand(*query.shape[:-1], key.shape[-2])
     return Fused(query, key, added, bool(node._saved_is_causal), node._saved_scale or query.shape[-1] ** -0.5)
 
 
