@@ -19,7 +19,7 @@ from dptune.trace.events import Trace
 from dptune.trace.run import Run
 
 from .. import reading  # noqa: TID252 - tests are no installed package
-from .handmade import US, launched, load_events, step
+from .handmade import US, annotation, launched, load_events, operator, step
 
 SAMPLES = Path(__file__).parents[2] / "sample_traces"
 
@@ -130,6 +130,45 @@ def test_the_path_at_a_moment_leads_to_the_innermost(run: Run) -> None:
     assert "aten::addmm" in [event.name for event in path]
     assert all(event.start_ns <= at < event.end_ns for event in path)
     assert [event.depth for event in path] == [*range(len(path))]
+
+
+def test_without_steps_the_thread_with_most_events_comes_first(tmp_path: Path) -> None:
+    """Thread 2 has three operators, one in the other, and thread 1 one that lasts longer."""
+    nested = [operator(name, at, 100 - at, thread=2) for at, name in enumerate(("outer", "middle", "inner"))]
+    host = HostRanges(load_events(tmp_path, [operator("alone", 0, 900), *nested]).ranks[0].light)
+    assert [event.name for event in host.path(50 * US)] == ["outer", "middle", "inner"]
+    assert [[event.name for event in thread.events] for thread in host.between(0, 900 * US)] == [
+        ["outer", "middle", "inner"],
+        ["alone"],
+    ]
+
+
+def test_what_is_nested_too_deeply_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dptune.measure.nested._MOST_DEEP", 2)
+    names = ("outer", "middle", "inner")
+    host = HostRanges(
+        load_events(tmp_path, [operator(name, at, 100 - at) for at, name in enumerate(names)]).ranks[0].light
+    )
+    assert [(event.name, event.depth) for event in host.path(50 * US)] == [("outer", 0), ("middle", 1)]
+
+
+@pytest.mark.parametrize(
+    ("name", "lane"),
+    [
+        ("aten::linear", "compute"),
+        ("aten::addmm", "compute"),  # inside another operator
+        ("gloo:all_reduce", "gloo 1"),
+        ("c10d::allreduce_", "script"),  # calls a collective, and computes nothing
+        ("ProfilerStep", "script"),
+    ],
+)
+def test_an_event_of_a_cpu_is_found_in_its_lane(tmp_path: Path, name: str, lane: str) -> None:
+    events = [step(0, 0, 100), operator("aten::linear", 10, 40), operator("aten::addmm", 20, 30)]
+    events += [operator("c10d::allreduce_", 50, 90), annotation("gloo:all_reduce", 60, 80, thread=2)]
+    lanes = RankLanes(load_events(tmp_path, events), 0)
+    hit = lanes.next_named(name, 0)
+    assert hit is not None
+    assert lanes.between(0, 100 * US)[hit.lane].label == lane
 
 
 def test_what_is_too_short_to_be_seen_is_left_out(run: Run) -> None:
