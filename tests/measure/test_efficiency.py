@@ -266,6 +266,28 @@ PACKED = [[TOKENS_PACKED, HEADS, DIM]] * 3
 BOUNDS = [4]  # of three sequences
 
 
+def test_a_product_without_a_type_that_ran_on_tensor_cores_has_no_peak(tmp_path):
+    """On an A100 it may be of TF32, fp16 or bf16."""
+    sizes = {"Input Dims": [[8, 8], [8, 8]]}
+    events = [step(1, 0, 100), step(2, 100, 200), operator("aten::mm", 10, 14, **sizes), *launched(TF32, 11, 30, 40, 1)]
+    found = measure_events(tmp_path, events, deviceProperties=[{"id": 0, "name": "NVIDIA A100-SXM4-80GB"}]).efficiency
+    (dtype,) = found.dtypes
+    assert dtype.missing["peak_flops_per_s"] == "the trace does not name the element type"
+    assert found.known("mfu") is None
+
+
+def test_steps_of_more_operators_than_are_read_are_left_out(tmp_path, monkeypatch):
+    """Two products in each of four steps, of which the last has no end: of three steps, two fit."""
+    events = [step(number, 100 * number, 100 * number + 100) for number in range(4)]
+    for at in (10, 20, 110, 120, 210, 220, 310, 320):
+        events += [product(at, 8, 8, 8), *launched(GEMM, at + 1, at + 2, at + 5, at)]
+    run = load_events(tmp_path, events)
+    assert measure(run).efficiency.steps == 3
+    monkeypatch.setattr("dptune.measure.efficiency.counting._MOST", 5)
+    found = measure(run).efficiency
+    assert (found.steps, found.flops) == (2, 2 * 2 * 2 * 8**3)
+
+
 def bare(*values):
     """`Concrete Inputs`: tensors are empty."""
     return ["" if value is None else str(value) for value in values]
