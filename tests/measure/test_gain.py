@@ -143,6 +143,7 @@ def test_without_ranks_to_compare_with_nothing_is_gained(replayed):
     *found, windows = replayed
     assert gain({0, 1, 2}, *replayed) is None
     assert gain(set(), *replayed) is None
+    assert gain({2}, *found, {}) is None
     assert gain({2}, *found, {key: steps if key[0] == 2 else [] for key, steps in windows.items()}) is None
 
 

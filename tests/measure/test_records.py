@@ -111,7 +111,7 @@ def test_sizes_of_a_record_are_those_of_the_detailed_window(tmp_path):
 
     assert shaped(light, lambda: detailed) == [2000, 32]
     assert shaped(light, unreadable) == shaped(light, None) == []
-    assert shaped(detailed, unreadable) == []
+    assert shaped(detailed, lambda: detailed) == []
 
 
 @pytest.mark.long
