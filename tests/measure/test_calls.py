@@ -115,6 +115,21 @@ def test_an_impossible_shape_is_no_size(tmp_path, length):
     assert found.missing["message_bytes"] == "message sizes in the trace are invalid or unreadable"
 
 
+@pytest.mark.parametrize(
+    "shapes",
+    [
+        {"Input Dims": [[500]]},
+        {"Input type": ["float"]},
+        {"Input Dims": [[500]], "Input type": ["Float3"]},
+        {"Input Dims": {"0": [500]}, "Input type": ["float"]},
+    ],
+)
+def test_shapes_or_types_alone_are_no_size(tmp_path, shapes):
+    events = [step(1, 0, 100), operator("aten::mm", 1, 2), annotation("gloo:all_reduce", 20, 60, thread=2, **shapes)]
+    (found,) = measure_events(tmp_path, events).collectives
+    assert (found.known("message_bytes"), found.known("dtype"), found.total_ns) == (None, None, 40 * US)
+
+
 def test_what_one_graph_launches_is_ordered_by_its_beginning(tmp_path):
     """[20,40) and [50,80) on both ranks, written the other way round by one."""
     begins = [step(1, 0, 100), call("cudaGraphLaunch", 10, 11, 1)]
@@ -137,6 +152,12 @@ BUCKETS = Facts(0, ddp=[DdpFacts("Net", rebuilt_bucket_sizes=[100, 200], gradien
 def test_buckets_are_reduced_once_per_backward_pass():
     assert bytes_of(with_sizes(reduces(None, None, None, None), [], BUCKETS)) == [100, 200, 100, 200]
     assert bytes_of(with_sizes(reduces(None, None, None), [], BUCKETS)) == [None, None, None]
+
+
+def test_sizes_that_the_light_window_has_stay():
+    """The detailed window may be of a step whose sizes differ."""
+    assert bytes_of(with_sizes(reduces(5, 6), reduces(7, 8), BUCKETS)) == [5, 6]
+    assert bytes_of(with_sizes(reduces(5, None), reduces(7, 8), BUCKETS)) == [5, 8]
 
 
 def test_steps_of_the_detailed_window_that_differ():

@@ -241,7 +241,15 @@ def test_a_gpu_by_hand(tmp_path):
         ("aten::mm", {"Input Dims": ["x", [8, 8]], "Input type": 7}),
         ("aten::bmm", {"Input Dims": [[2, 8, 8]]}),
         ("aten::convolution", {"Input Dims": [[1, 8, 8, 8], [8, 8, 3, 3]], "Concrete Inputs": ["", "", "", "[0]"]}),
+        (
+            "aten::convolution",
+            {
+                "Input Dims": [[1, 8, 8, 8], [8, 8, 3, 3]],
+                "Concrete Inputs": ["", "", "", "[0]", "[0]", "[1]", "False"],  # a stride of 0
+            },
+        ),
         ("aten::convolution_backward", {"Input Dims": [[1, 8, 8, 8], [1, 8, 8, 8], [8, 8, 3, 3]]}),
+        ("aten::convolution_backward", {"Input Dims": [[1, 8, 8, 8], [1, 8, 8, 8]]}),
         ("aten::_flash_attention_forward", {"Input Dims": [[99, 8, 8], [99, 8, 8], [99, 8, 8], [4]]}),
         ("some::flash_attention", {"Input Dims": [[1, 8, 8, 8]]}),
     ],
@@ -256,6 +264,28 @@ def test_what_cannot_be_counted_is_named(tmp_path, name, args):
 TOKENS_PACKED, HEADS, DIM = 96, 4, 16
 PACKED = [[TOKENS_PACKED, HEADS, DIM]] * 3
 BOUNDS = [4]  # of three sequences
+
+
+def test_a_product_without_a_type_that_ran_on_tensor_cores_has_no_peak(tmp_path):
+    """On an A100 it may be of TF32, fp16 or bf16."""
+    sizes = {"Input Dims": [[8, 8], [8, 8]]}
+    events = [step(1, 0, 100), step(2, 100, 200), operator("aten::mm", 10, 14, **sizes), *launched(TF32, 11, 30, 40, 1)]
+    found = measure_events(tmp_path, events, deviceProperties=[{"id": 0, "name": "NVIDIA A100-SXM4-80GB"}]).efficiency
+    (dtype,) = found.dtypes
+    assert dtype.missing["peak_flops_per_s"] == "the trace does not name the element type"
+    assert found.known("mfu") is None
+
+
+def test_steps_of_more_operators_than_are_read_are_left_out(tmp_path, monkeypatch):
+    """Two products in each of four steps, of which the last has no end: of three steps, two fit."""
+    events = [step(number, 100 * number, 100 * number + 100) for number in range(4)]
+    for at in (10, 20, 110, 120, 210, 220, 310, 320):
+        events += [product(at, 8, 8, 8), *launched(GEMM, at + 1, at + 2, at + 5, at)]
+    run = load_events(tmp_path, events)
+    assert measure(run).efficiency.steps == 3
+    monkeypatch.setattr("dptune.measure.efficiency.counting._MOST", 5)
+    found = measure(run).efficiency
+    assert (found.steps, found.flops) == (2, 2 * 2 * 2 * 8**3)
 
 
 def bare(*values):
@@ -668,6 +698,37 @@ def test_tokens_are_seen_where_attention_has_as_many_keys(tmp_path):
     assert run.efficiency.tokens_per_s == pytest.approx(128 / run.efficiency.step_ns * 1e9)
     without = measure_events(tmp_path, [listed[0], listed[1], softmax(5, 12)]).efficiency
     assert "--tokens-per-step" in without.missing["tokens_per_step"]
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"shapes": [[5000, 32], [32]]},  # indices of no sequences
+        {"keys": [16, 16]},  # attention of two dimensions
+        {"keys": None},
+        {"second": 3},  # batches of different sizes
+        {"second": 0},
+        {"batch": 0, "second": 0},
+        {"batch": 10**11, "second": 10**11},
+    ],
+)
+def test_tokens_that_differ_or_cannot_be_right_are_not_counted(tmp_path, changed):
+    """Unchanged: two steps with two sequences of 16 tokens each."""
+
+    def tokens(keys=(2, 4, 16, 16), batch=2, second=2, shapes=None):
+        events = []
+        for at, sequences in ((0, batch), (100, second)):
+            sizes = shapes or [[5000, 32], [sequences, 16]]
+            softmax = {"Input Dims": [list(keys), [], []]} if keys else {}
+            events += [
+                step(at // 100, at, at + 100),
+                operator("aten::embedding", at + 1, at + 2, **{"Input Dims": sizes}),
+                operator("aten::_softmax", at + 5, at + 6, **softmax),
+            ]
+        return measure_events(tmp_path, events).efficiency.known("tokens_per_step")
+
+    assert tokens() == 32
+    assert tokens(**changed) is None
 
 
 def test_tokens_given_to_a_recording_are_kept(tmp_path):

@@ -106,6 +106,18 @@ def test_times_that_do_not_grow_have_no_bandwidth():
     assert "does not grow with the size" in why
 
 
+def test_times_that_fall_from_an_empty_message_on_have_no_bandwidth():
+    """No two of them rise, and a line through zero would give the empty message no time."""
+    found, why = fit([Times(size, ns, ns, ns, 3) for size, ns in ((0, 9000), (1000, 8000), (64_000, 7000))])
+    assert found is None
+    assert "does not grow with the size" in why
+
+
+def test_a_call_without_a_duration_refuses_the_fit():
+    found, why = fit([Times(size, ns, ns, ns, 3) for size, ns in ((1000, 0), (8000, 9000), (64_000, 90_000))])
+    assert (found, why) == (None, "some calls took no time that could be measured")
+
+
 def test_a_slope_that_rests_on_one_size_is_refused():
     """Only the largest took longer; without it nothing is known of a bandwidth."""
     found, why = fit([Times(size, ns, ns, ns, 3) for size, ns in ((1000, 9000), (8000, 9000), (64_000, 90_000))])

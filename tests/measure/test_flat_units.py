@@ -10,6 +10,7 @@ import pytest
 
 from dptune.measure import measure
 from dptune.measure.shard_units import flat_events
+from dptune.measure.shard_units.figures import NO_UNITS
 from dptune.measure.shard_units.policies import flat_names, policies
 from dptune.measured import Missing, ShardUnits
 from dptune.present.html.sharding import shard_units as page_section
@@ -24,6 +25,7 @@ FLAT = "FullyShardedDataParallel._"
 ROOT, A, INNER, B = 1_000, 2_000, 4_000, 8_000  # floats, gathered
 NAMES = ["", "a", "a.inner", "b"]
 BACKWARD = 2  # autograd's thread
+SENT = {1, 3, 5, 7, 11, 12, 13, 16, 19, 20, 21}  # correlations of collectives
 
 
 def sent(kind, elements, called, start, end, correlation, thread=1):
@@ -203,10 +205,44 @@ TWICE = [
 ]
 
 
+def replaced(correlation, *events):
+    return [*(event for event in EVENTS if event["args"].get("correlation") != correlation), *events]
+
+
+def test_hooks_of_modules_without_parameters_run_no_units(tmp_path):
+    """Also where a backward pass runs such a module again."""
+    inside = [*hook("pre_forward", 56.1, 56.3), *hook("post_forward", 56.4, 56.6)]
+    again = [*hook("pre_forward", 251, 255, thread=BACKWARD), *hook("post_forward", 256, 257, thread=BACKWARD)]
+    plain, more = tmp_path / "plain", tmp_path / "more"
+    plain.mkdir()
+    more.mkdir()
+    expected = measure_events(plain, EVENTS).shard_units
+    assert measure_events(more, [*EVENTS, *inside, *again]).shard_units == expected
+
+
+def test_collectives_outside_of_all_hooks_are_of_no_unit(tmp_path):
+    """Whatever the hooks show of units."""
+    ranges = [event for event in EVENTS if event["args"].get("correlation") not in SENT]
+    after = gather(ROOT, 300, 302, 310, 40)
+    with pytest.raises(Missing, match=NO_UNITS):
+        _ = measure_events(tmp_path, [*without(ranges, "post_backward_hook"), *after]).shard_units
+
+
 @pytest.mark.parametrize(
     ("events", "why"),
     [
         (without(EVENTS, "_prefetch"), flat_events.NO_HANDLES),
+        ([event for event in EVENTS if event["name"] != GO_BACK or event["ts"] > 200], flat_events.NO_TASKS),
+        (
+            [
+                *EVENTS,
+                *hook("pre_forward", 55.2, 55.8, *gather(B, 55.3, 105, 109, 30)),
+                *hook("post_forward", 55.85, 55.9),
+            ],
+            flat_events.CUT,
+        ),
+        ([*EVENTS, *gather(B, 52, 105, 109, 30)], flat_events.UNEVEN),  # ahead for a unit after the last
+        (replaced(16, *reduce(3 * B, 127, 162, 190, 16)), flat_events.OTHER_ORDER),
         ([*EVENTS, *TWICE], flat_events.UNEVEN),  # a second model, of one unit
         (without(EVENTS, "post_backward_hook"), flat_events.NOT_ALL),
         (

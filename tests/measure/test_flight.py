@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 
-from dptune.measure.flight import flight_figures
+from dptune.measure.flight import flight_figures, traced_durations
 from dptune.measured.flight import FlightFigures
 from dptune.trace.flight.dump import read_dump
+
+from .handmade import all_reduce, launch, load_events, operator, step
 
 DUMPS = Path(__file__).parents[1] / "trace" / "flight_dumps"
 GROUPS = {"0": [0, 1, 2, 3], "tp0": [0, 1], "tp1": [2, 3]}
@@ -135,10 +137,61 @@ def test_calls_that_differ(odd: dict[str, Any], what: str, values: dict[str, lis
     assert (mismatch.sequence, mismatch.what, mismatch.values) == (3, what, values)
 
 
-def test_sizes_of_a_scatter_may_differ_where_torch_says_so(tmp_path: Path) -> None:
-    root = call("0", 1, kind="scatter", input_sizes=[[1000]] * 4)
-    other = call("0", 1, kind="scatter", input_sizes=[])
+@pytest.mark.parametrize(("kind", "of_root"), [("scatter", "input_sizes"), ("gather", "output_sizes")])
+def test_sizes_of_a_scatter_and_a_gather_may_differ_where_torch_says_so(
+    kind: str, of_root: str, tmp_path: Path
+) -> None:
+    root = call("0", 1, kind=kind, **{of_root: [[1000]] * 4})
+    other = call("0", 1, kind=kind, **{of_root: []})
     assert figures(tmp_path, {0: [root], **{rank: [other] for rank in (1, 2, 3)}}).mismatches == []
+
+
+def test_a_gather_of_different_inputs_is_a_mismatch(tmp_path: Path) -> None:
+    usual, odd = call("0", 1, kind="gather"), call("0", 1, kind="gather", input_sizes=[[999]])
+    (mismatch,) = figures(tmp_path, {0: [usual], 1: [usual], 2: [odd], 3: [usual]}).mismatches
+    assert (mismatch.what, mismatch.values) == ("sizes", {"in 1000": [0, 1, 3], "in 999": [2]})
+
+
+def test_dumps_without_calls_name_the_setting_that_records_them(tmp_path: Path) -> None:
+    found = figures(tmp_path, {0: [], 1: []})
+    assert (found.entries, found.stuck) == (0, [])
+    (finding,) = found.findings
+    assert "TORCH_FR_BUFFER_SIZE" in finding
+
+
+def test_a_call_of_an_unknown_type_has_no_size(tmp_path: Path) -> None:
+    """1,000 floats and 1,000 of a type that is not known: what is known of the sum would be too small."""
+    unknown = call("0", 1, input_sizes=[[1000], [1000]], input_dtypes=["Float", "Float5"])
+    (row,) = figures(tmp_path, {rank: [unknown] for rank in range(4)}).calls
+    assert row.message_bytes is None
+
+
+def test_durations_of_the_device_count_before_those_of_the_recorder(tmp_path: Path) -> None:
+    """The recorder notices 2 ms between start and end of each call; the device took 1.5 ms on rank 0."""
+    found = figures(tmp_path, {0: [call("0", 1, duration_ms=1.5)], 1: [call("0", 1)]})
+    (row,) = found.calls
+    assert (row.duration_ms, row.longest_ms) == (1.5, 2.0)
+
+
+@pytest.mark.parametrize(("enqueued", "missing"), [(3, []), (2, [2])])
+def test_a_call_that_has_left_the_buffer_was_enqueued(enqueued: int, missing: list[int], tmp_path: Path) -> None:
+    """Rank 2's buffer holds call 2 only; what is enqueued in a group that nobody lists counts nowhere."""
+    waits = [*HEALTHY, call("0", 3, "started")]
+    paths = written(tmp_path, {0: waits, 1: waits, 2: HEALTHY[1:], 3: waits})
+    document = json.loads(paths[2].read_text())
+    document["pg_status"] = {name: {"last_enqueued_collective": enqueued} for name in ("0", "elsewhere")}
+    paths[2].write_text(json.dumps(document))
+    (stuck,) = flight_figures([read_dump(path) for path in paths]).stuck
+    assert (stuck.group, stuck.sequence, stuck.missing) == ("0", 3, missing)
+
+
+def test_durations_in_traces_are_those_of_the_device(tmp_path: Path) -> None:
+    """Of call 5 only the operator on the host was recorded: it does not last as long as the collective."""
+    reduced = all_reduce(100, 150, 1, 1000, "0", 2)
+    reduced["args"]["Seq"] = 4
+    called = operator("record_param_comms", 200, 209, **(reduced["args"] | {"Seq": 5}))
+    run = load_events(tmp_path, [step(0, 0, 900), called, launch(1, 5, 6), reduced])
+    assert traced_durations(run) == {(0, "0", 4): 0.05}
 
 
 def peer(name: str, number: int, state: str = "completed", group: str = "0", **more: Any) -> dict[str, Any]:
@@ -180,6 +233,12 @@ def test_ranks_of_a_group_and_of_a_dump_that_is_lacking(tmp_path: Path) -> None:
     assert (send.kind, send.reached, send.without_dump) == ("send to rank 3", [2], [3])
     (culprit,) = found.culprits
     assert (culprit.rank, culprit.dumped, culprit.holds_up) == (3, False, [2])
+
+
+def test_peers_of_a_group_that_is_not_listed_are_ranks_of_the_job(tmp_path: Path) -> None:
+    found = figures(tmp_path, {2: [peer("send 2->3", 1, "started", "pp")], 3: HEALTHY})
+    (send,) = found.stuck
+    assert (send.group, send.kind, send.reached, send.missing) == ("pp", "send to rank 3", [2], [3])
 
 
 def test_both_called_or_one_is_through(tmp_path: Path) -> None:

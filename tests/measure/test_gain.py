@@ -10,7 +10,12 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from .handmade import NCCL, launched, measure_events, step
+from dptune.measure.across_ranks import across
+from dptune.measure.communication import gain as module
+from dptune.measure.communication.gain import gain
+from dptune.measure.views import light_views
+
+from .handmade import NCCL, launched, load_events, measure_events, step
 
 TRANSFER = 700
 
@@ -48,15 +53,20 @@ def mended(work, late):
     return [ours if rank == late else steps for rank, steps in enumerate(work)]
 
 
-def measured_gain(folder, work, blocking):
+def traces(work, blocking):
+    """The events of each rank."""
     ranks, _ = played(work, blocking)
-    traces = []
+    found = []
     for kernels in ranks:
         events = [step(number, 10 * number, 10 * number + 9) for number in range(len(work[0]))]
         for correlation, (name, number, start, end) in enumerate(kernels, 1):
             events += launched(name, 10 * number + 1, start, end, correlation, stream=20 if name == NCCL else 7)
-        traces.append(events)
-    return measure_events(folder, *traces)
+        found.append(events)
+    return found
+
+
+def measured_gain(folder, work, blocking):
+    return measure_events(folder, *traces(work, blocking))
 
 
 def truth(work, late, blocking):
@@ -106,6 +116,35 @@ def test_a_delay_that_another_rank_hides_gains_what_it_is_longer(tmp_path):
         work[2][number][1] += 4_000
     measured = measured_gain(tmp_path, work, blocking=True)
     assert measured.straggler.gain_share == pytest.approx(1 / (13.4 + 5))
+
+
+@pytest.fixture(scope="module")
+def replayed(tmp_path_factory):
+    """What `gain` takes of three ranks: 2 is 5 ms late in each step, 1 is 4."""
+    work = stalled(3, 4, 2, late=2, extra=5_000)
+    for number in range(4):
+        work[1][number][1] += 4_000
+    run = load_events(tmp_path_factory.mktemp("run"), *traces(work, blocking=True))
+    found = across(run, [*light_views(run)])
+    windows = {(view.rank, device.operations.device): device.windows for view, device, _ in found.spent}
+    return found.compared, found.clocks, found.tracks, windows
+
+
+def test_of_more_calls_than_are_replayed_the_ranks_that_wait_longest_are_left_out(replayed, monkeypatch):
+    """Without rank 0 in the replay, the median of the others is the work of rank 1 alone."""
+    assert gain({2}, *replayed).share == pytest.approx(1 / (13.4 + 5))
+    monkeypatch.setattr(module, "MOST_ARRIVALS", 1)
+    assert gain({2}, *replayed).share == pytest.approx(1 / (13.4 + 5))
+    assert gain({1, 2}, *replayed) is None
+
+
+def test_without_ranks_to_compare_with_nothing_is_gained(replayed):
+    """All ranks are late, none is, or the others have no steps."""
+    *found, windows = replayed
+    assert gain({0, 1, 2}, *replayed) is None
+    assert gain(set(), *replayed) is None
+    assert gain({2}, *found, {}) is None
+    assert gain({2}, *found, {key: steps if key[0] == 2 else [] for key, steps in windows.items()}) is None
 
 
 def test_a_single_step_gains_of_the_time_from_its_first_collective_on(tmp_path):

@@ -73,6 +73,21 @@ def test_what_the_trace_shows_wins(tmp_path: Path, name: str, kernel: str, liste
     assert found.ranks[0].light.devices == run.ranks[0].light.devices
 
 
+@pytest.mark.parametrize(
+    ("name", "kernel", "why"),
+    [
+        ("T4", "my_gemm", ""),  # no name of an architecture
+        ("MI300X", SGEMM, "the kernels show Volta or later"),
+        ("T4", AMPERE, "the kernels show Ampere or later"),
+    ],
+)
+def test_kernels_alone_contradict_a_model_by_their_names_only(tmp_path: Path, name: str, kernel: str, why: str) -> None:
+    """Without the calls that launch them the trace shows no vendor."""
+    run = with_gpu(load_events(tmp_path, [event("kernel", kernel, 30, 40, device=0, stream=7)]), name)
+    assert texts(run, IGNORED) == ([f"--gpu {name} is ignored for rank 0: {why}"] if why else [])
+    assert len(texts(run, GIVEN)) == (not why)
+
+
 def test_kernels_of_amd_fit_the_models_of_their_architecture(tmp_path: Path) -> None:
     alone = [event("kernel", "Cijk_Ailk_SB_MT64_gfx942", 30, 40, device=0, stream=7)]
     run = load_events(tmp_path, alone)

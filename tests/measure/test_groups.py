@@ -9,7 +9,8 @@ import pytest
 
 from dptune.advise.trust import judge
 from dptune.measure import measure
-from dptune.measure.steps.groups import period
+from dptune.measure.steps.groups import Turns, groups, period
+from dptune.measure.views import view
 from dptune.trace import load
 from dptune.whatif.gpu.recorded import program_of
 
@@ -22,10 +23,10 @@ def taking_turns(lengths: list[int], *, optimizers: dict[int, int]) -> list[Even
     at = 0
     for number, length in enumerate(lengths):
         events += [step(number, at, at + length)]
-        events += launched("forward", at, at + 2, at + length, 100 * number)
+        events += launched("forward", at, at + 2, at + length, 1000 * number)
         for place in range(optimizers.get(number, 0)):
             begin = at + length - 10 + place
-            events += launched("adam", at + 1, begin, begin + 1, 100 * number + place + 1, stream=8)
+            events += launched("adam", at + 1, begin, begin + 1, 1000 * number + place + 1, stream=8)
         at += length
     return [*events, *launched("forward", at, at + 2, at + 10, 9999)]
 
@@ -87,6 +88,20 @@ def test_one_of_three_steps_that_differs_is_no_period_without_an_optimizer(tmp_p
     events += [event for at in range(5) for event in launched("extra", 101, 150 + at, 151 + at, 50 + at, stream=8)]
     figures = measure_events(tmp_path, events)
     assert (figures.steps.groups, figures.steps.period, figures.steps.surplus) == ([], 1, [])
+
+
+def test_steps_that_drift_have_no_groups(tmp_path: Path) -> None:
+    """100, 96, 103 and 98 operations: steps two apart are 97 % alike, and so are the first two, nearly (96 %)."""
+    figures = measure_events(tmp_path, taking_turns([400] * 4, optimizers={0: 99, 1: 95, 2: 102, 3: 97}))
+    assert figures.steps.groups == []
+
+
+def test_a_group_of_which_the_first_rank_has_no_step_is_left_out(tmp_path: Path) -> None:
+    """Of a period of three, the first rank recorded two steps; the window of the last begins with its kernel."""
+    run = load_events(tmp_path, taking_turns([100, 120], optimizers={}))
+    views = [view(rank.rank, rank.light) for rank in run.ranks]
+    found = groups(views, Turns(3, [[0], [1], [2]], "time"))
+    assert [(group.numbers, group.mean_ns) for group in found] == [([0], 100 * US), ([1], 118 * US)]
 
 
 @pytest.mark.parametrize("optimizers", [{}, dict.fromkeys(range(6), 5), {2: 5}, {1: 5, 2: 5, 4: 5}])

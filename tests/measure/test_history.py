@@ -6,6 +6,8 @@ from pathlib import Path
 
 from dptune.measure.steps.history import step_history
 from dptune.measured import SetAsideStep, StepsFigures
+from dptune.runfile.facts import Facts
+from dptune.runfile.window import Window
 from dptune.testing import figures, measured_run
 from dptune.trace import load
 from dptune.trace.run import Run
@@ -30,6 +32,16 @@ def test_every_timed_step_of_a_recording_is_there_once() -> None:
         }
         assert min(lengths.values()) <= timed.length_ns <= timed.longest_ns == max(lengths.values())
         assert lengths[timed.rank or 0] == timed.longest_ns
+
+
+def test_a_window_that_a_rank_did_not_record_has_the_steps_of_the_others() -> None:
+    """Rank 1 ended before its untraced steps."""
+    light, untraced = Window("light", 0, [10_000_000] * 2), Window("untraced", 2, [7_000_000, 8_000_000])
+    facts = {0: Facts(0, windows=[light, untraced]), 1: Facts(1, windows=[light])}
+    found = step_history(Run(ranks=[], facts=facts), measured_run(steps=2))
+    lengths = {window.window: [(step.number, step.length_ns, step.rank) for step in window.steps] for window in found}
+    assert list(lengths) == ["light", "untraced"]
+    assert lengths["untraced"] == [(2, 7_000_000, 0), (3, 8_000_000, 0)]
 
 
 def test_outliers_are_those_of_the_report() -> None:

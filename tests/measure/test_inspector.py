@@ -90,6 +90,19 @@ def test_ranks_that_take_turns_or_arrive_together_are_not_named(tmp_path: Path) 
         assert figures(tmp_path).last_ranks == []
 
 
+@pytest.mark.parametrize("changed", [{"coll": "Broadcast"}, {"ranks": 3}])
+def test_nobody_is_last_where_ranks_leave_early_or_a_log_is_missing(tmp_path: Path, changed: dict[str, Any]) -> None:
+    """Rank 2 takes 100 us, the others 150: of an all-reduce of four ranks, that makes it the last to arrive."""
+
+    def last(ranks: int = 4, **perf: Any) -> list[int]:
+        calls = [record(rank, at, 100 if rank == 2 else 150, **perf) for at in range(20) for rank in range(ranks)]
+        (tmp_path / "a.log").write_text("\n".join(map(json.dumps, calls)))
+        return [found.rank for found in figures(tmp_path).last_ranks]
+
+    assert last() == [2]
+    assert last(**changed) == []
+
+
 def test_damage_is_counted(logs: Path) -> None:
     path = next(iter(sorted(logs.iterdir())))
     text = path.read_text()

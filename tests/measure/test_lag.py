@@ -16,7 +16,8 @@ from dptune.measure.communication.arrivals import TURNS, Computing, arrivals, la
 from dptune.measure.communication.calls import Call
 from dptune.measure.communication.lag import Lateness, lags
 from dptune.measure.communication.matching import RankCalls, match
-from dptune.measured import Account
+from dptune.measure.straggler import NOTHING_LONGER, settled
+from dptune.measured import Account, LagDifference
 from dptune.testing import arrival
 from dptune.trace import load
 
@@ -408,6 +409,26 @@ def test_a_rank_that_is_late_in_every_second_step(tmp_path):
     found = measure_events(tmp_path, *mixed).straggler
     assert (found.rank, found.lag_ns, found.late_share, found.steps_share) == (2, 3_000 * US, 0.5, 1.0)
     assert (found.mean_lag_ns, found.when) == (1_500 * US, "in 50 % of the traced steps")
+
+
+def differing(kind, share):
+    return LagDifference.only("not shown", kind=kind, name="x", share=share, rank_ns=round(share * 1e6), others_ns=0)
+
+
+@pytest.mark.parametrize(
+    ("differences", "cause", "share"),
+    [
+        ([("kernels", 0.5), ("function", 0.4)], "slower compute", 0.9),
+        ([("kernels", 0.2), ("function", 0.4)], "host", 0.4),
+        ([("kernels", 0.2), ("function", 0.2)], None, None),
+        ([], None, None),
+    ],
+)
+def test_slower_compute_is_the_cause_only_where_operators_or_kernels_take_longer(differences, cause, share):
+    found = settled(arrival([6.0] * 4, "slower compute", 0.9), [differing(*each) for each in differences])
+    assert (found.known("cause"), found.known("cause_share")) == (cause, share)
+    if cause is None:
+        assert found.missing["cause"] == NOTHING_LONGER
 
 
 @pytest.mark.parametrize(

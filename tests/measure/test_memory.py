@@ -61,6 +61,14 @@ def test_the_least_growth_is_of_three_or_more(tmp_path):
     assert (one.growth_bytes_per_step, one.least_growth_bytes) == (20, 10)
 
 
+def test_without_kernels_the_devices_are_those_of_the_allocations(tmp_path):
+    """Those of the CPU are no device's."""
+    measured = measure_events(tmp_path, STEPS + ALLOCATIONS)
+    assert [(figures.device, figures.known("peak_allocated_bytes")) for figures in measured.memory] == [
+        ("cuda:0", 1620)
+    ]
+
+
 def test_a_foreign_trace_with_allocations(tmp_path):
     events = STEPS + kernels() + ALLOCATIONS + MALLOCS
     (one,) = measure_events(tmp_path, events, deviceProperties=DEVICES).memory

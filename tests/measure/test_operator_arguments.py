@@ -2,18 +2,26 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 from msgspec.structs import asdict
 
+from dptune.measure.device.alignment import unaligned_products
+from dptune.measure.device.primitives import cpu_primitives
 from dptune.measure.efficiency import inputs
+from dptune.measure.efficiency.counting import count
 from dptune.measure.efficiency.formulas import Arguments
 from dptune.measure.efficiency.inputs import called_with
+from dptune.measure.efficiency.tokens import Tokens, tokens
 from dptune.measure.host import operator_arguments as module
 from dptune.measure.host.operator_arguments import OperatorArguments, operator_arguments
+from dptune.measure.views import view
 from dptune.trace import load
 from dptune.trace.columns import NO_OPERATORS
+
+from .handmade import launched, load_events, operator, step
 
 NUMBERS = (7, 0, -3, True, None, "8", 1.5, 10**18, 2**63 - 1, 10**30, -(10**30), [1])
 KEPT = (7, 0, -3, 1, -1, -1, -1, 10**18, 2**63 - 1, -1, -1, -1)
@@ -55,6 +63,31 @@ def test_as_they_are_written(written, monkeypatch, most):
     backwards = rows[::-1]
     expected = [{key: each[key] for key in KEYS if key in each} for each in reversed(args)]
     assert operator_arguments(trace, backwards) == expected
+
+
+def test_of_a_file_that_is_gone_no_size_is_known(tmp_path):
+    """A trace whose arguments were not kept while it was read."""
+    sizes = {"Input Dims": [[2, 64, 64], [2, 64, 64]], "Input type": ["float", "float"]}
+    events = [step(0, 0, 100), operator("aten::bmm", 10, 20, **sizes)]
+    events.append(operator("aten::embedding", 30, 40, **{"Input Dims": [[5000, 32], [2, 16]]}))
+    events.append(operator("aten::_softmax", 50, 60, **{"Input Dims": [[2, 4, 16, 16]]}))
+    events += launched("cutlass_80_tensorop_s1688gemm_64x64_nn_align1", 11, 20, 40, 1)
+
+    def figures(trace):
+        """FLOPs of operators, or why there are none; products of a CPU; tokens; sizes of unaligned products."""
+        of_rank = view(0, replace(trace, operators=NO_OPERATORS))
+        counted = count(of_rank)
+        flops = counted if isinstance(counted, str) else [each.flops.total for each in counted.operators]
+        unaligned = [each.sizes for each in unaligned_products(of_rank)]
+        return flops, cpu_primitives(of_rank).products, tokens(of_rank), unaligned
+
+    trace, again = (load_events(tmp_path, events).ranks[0].light for _ in range(2))
+    product = 2 * 2 * 64 * 64 * 64
+    assert figures(trace) == ([product], 1, Tokens(32, (2, 16)), [[[2, 64, 64], [2, 64, 64]]])
+    Path(trace.path).unlink()
+    why, *others = figures(again)
+    assert others == [0, None, [[]]]
+    assert str(tmp_path) in why
 
 
 def test_operators_alike_share_what_was_read(written):

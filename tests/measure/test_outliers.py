@@ -10,7 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dptune.measure import measure
+from dptune.measure.communication.calls import Call
+from dptune.measure.communication.matching import RankCalls, match
 from dptune.measure.outliers.devices import slow_devices
+from dptune.measure.outliers.links import slow_links
 from dptune.measure.outliers.places import places, shared
 from dptune.measure.outliers.thresholds import upper_limit
 from dptune.measured.outliers import OutlierFigures
@@ -148,6 +151,23 @@ def test_most_values_are_below_the_limit(values: list[float], least: float) -> N
     limit = upper_limit(np.array(values), least)
     assert limit >= least
     assert sum(value > limit for value in values) <= len(values) / 2
+
+
+def test_a_slow_link_is_shown_by_its_largest_messages() -> None:
+    """Of four pairs of ranks the last takes three times as long, with messages of three sizes, the largest between."""
+    sizes = (2**17, 2**20, 2**18)
+    ranks = []
+    for rank in range(8):
+        group, times = str(rank // 2), 3 if rank >= 6 else 1
+        calls = [
+            Call(0, "all_reduce", 1_000_000 * at, size // 100 * times, group, 2, "float32", size)
+            for at, size in enumerate(size for size in sizes for _ in range(3))
+        ]
+        ranks.append(RankCalls(rank, "cuda:0", 0, [0], calls))
+    found, hosts = slow_links(match(ranks, 8), {rank: f"node{rank // 2}" for rank in range(8)})
+    assert [(link.ranks, link.hosts, link.message_bytes) for link in found] == [([6, 7], ["node3"], 2**20)]
+    assert (found[0].transfer_ns, found[0].others_ns) == (3 * (2**20 // 100), 2**20 // 100)
+    assert hosts == ["node3"]
 
 
 def test_gpus_are_compared_by_the_kernels_that_they_share() -> None:

@@ -35,6 +35,7 @@ def test_each_product_counts_once_by_sizes_layouts_and_types(tmp_path):
         called("aten::mm", [[16, 16], [16, 16]], "c10::Half", 60),  # 16 ** 3: too small for oneDNN
         called("aten::bmm", [[2, 16, 16], [2, 16, 16]], "float", 70),
         called("aten::add", [rows, rows], "float", 80),
+        called("aten::mm", [weight, []], "float", 90),  # of one matrix
     )
     assert found == CpuPrimitives(products=5, half_products=3)
 

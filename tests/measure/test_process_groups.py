@@ -106,6 +106,14 @@ def test_by_use(tmp_path):
     assert [group_name(name, measured.process_groups) for name in "0123"] == ["0", "1 tensor", "2 data", "3"]
 
 
+def test_tensor_groups_of_different_sizes_leave_the_number_of_replicas_open(tmp_path):
+    measured = measure_events(tmp_path, EVENTS, **header(mesh_tp=[0, 1, 2, 3], TENSOR_MODEL_PARALLEL_GROUP=[0, 1]))
+    tensor = [group for group in measured.process_groups if group.known("dimensions") == ["tensor"]]
+    assert sorted(group.size for group in tensor) == [2, 4]
+    assert [replicas([group], 8) for group in tensor] == [8 // group.size for group in tensor]
+    assert replicas(tensor, 8) is None
+
+
 @pytest.mark.parametrize(
     ("kinds", "dimension", "basis"),
     [

@@ -19,6 +19,7 @@ from dptune.trace.events import Trace
 from dptune.trace.run import Run
 
 from .. import reading  # noqa: TID252 - tests are no installed package
+from .handmade import US, annotation, launched, load_events, operator, step
 
 SAMPLES = Path(__file__).parents[2] / "sample_traces"
 
@@ -35,13 +36,13 @@ def test_shares_of_a_step_are_those_of_the_account(run: Run) -> None:
     for rank in report.measured.ranks:
         of_rank = run_time.ranks[rank.rank]
         (device,) = rank.devices
-        for step, accounted in zip(of_rank.steps, device.steps, strict=True):
-            assert step.number == accounted.number
-            cuts = np.linspace(step.start_ns, step.end_ns, 60).astype(np.int64)
+        for window, accounted in zip(of_rank.steps, device.steps, strict=True):
+            assert window.number == accounted.number
+            cuts = np.linspace(window.start_ns, window.end_ns, 60).astype(np.int64)
             shares = of_rank.shares(cuts)
             for name in SHOWN:
                 spent_ns = float((shares[name] * np.diff(cuts)).sum())
-                assert spent_ns == pytest.approx(getattr(accounted.account, name), abs=step.length_ns * 1e-6)
+                assert spent_ns == pytest.approx(getattr(accounted.account, name), abs=window.length_ns * 1e-6)
 
 
 def test_what_measuring_looked_at_is_not_looked_at_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,8 +73,8 @@ def test_nothing_is_known_outside_of_the_recording(run: Run) -> None:
     assert all(float(share[0]) == 0.0 for share in shares.values())
 
 
-def test_a_clock_that_is_seconds_off_is_placed_by_its_steps(run: Run) -> None:
-    """The second rank began, by its clock, a day later, and its collectives match those of no other rank."""
+def test_a_clock_that_is_a_day_off_is_placed_by_its_collectives(run: Run) -> None:
+    """The second rank began, by its clock, a day later."""
     first, second = run.ranks
     moved = replace(second, light=replace(second.light, base_ns=second.light.base_ns + 86_400_000_000_000))
     run_time = RunTime(replace(run, ranks=[first, moved]))
@@ -82,6 +83,24 @@ def test_a_clock_that_is_seconds_off_is_placed_by_its_steps(run: Run) -> None:
     apart_ns = [abs(step.start_ns - begun[step.number]) for step in late.steps]
     assert apart_ns
     assert max(apart_ns) < 1e9
+
+
+@pytest.mark.parametrize(
+    ("later", "number", "ahead"),
+    [
+        (5_000, 2, 4_900),  # step 2 is the first of both: it begins at 100, and on the other rank at 5,000
+        (5_000, 7, 5_000),  # no step of both: the first events, at 0 and 5,000
+    ],
+)
+def test_ranks_without_common_collectives_are_placed_by_steps_else_by_first_events(
+    tmp_path: Path, later: int, number: int, ahead: int
+) -> None:
+    first = [step(1, 0, 100), step(2, 100, 200), *launched("gemm", 110, 120, 150, 1)]
+    other = [step(number, later, later + 100), *launched("gemm", later + 10, later + 20, later + 50, 1)]
+    run_time = RunTime(load_events(tmp_path, first, other))
+    assert [rank.aligned for rank in run_time.ranks.values()] == [True, False]
+    assert run_time.ranks[1].offset_ns - run_time.ranks[0].offset_ns == -ahead * US
+    assert run_time.step(99) is None
 
 
 def test_events_of_a_thread_nest_by_containment(run: Run) -> None:
@@ -111,6 +130,45 @@ def test_the_path_at_a_moment_leads_to_the_innermost(run: Run) -> None:
     assert "aten::addmm" in [event.name for event in path]
     assert all(event.start_ns <= at < event.end_ns for event in path)
     assert [event.depth for event in path] == [*range(len(path))]
+
+
+def test_without_steps_the_thread_with_most_events_comes_first(tmp_path: Path) -> None:
+    """Thread 2 has three operators, one in the other, and thread 1 one that lasts longer."""
+    nested = [operator(name, at, 100 - at, thread=2) for at, name in enumerate(("outer", "middle", "inner"))]
+    host = HostRanges(load_events(tmp_path, [operator("alone", 0, 900), *nested]).ranks[0].light)
+    assert [event.name for event in host.path(50 * US)] == ["outer", "middle", "inner"]
+    assert [[event.name for event in thread.events] for thread in host.between(0, 900 * US)] == [
+        ["outer", "middle", "inner"],
+        ["alone"],
+    ]
+
+
+def test_what_is_nested_too_deeply_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dptune.measure.nested._MOST_DEEP", 2)
+    names = ("outer", "middle", "inner")
+    host = HostRanges(
+        load_events(tmp_path, [operator(name, at, 100 - at) for at, name in enumerate(names)]).ranks[0].light
+    )
+    assert [(event.name, event.depth) for event in host.path(50 * US)] == [("outer", 0), ("middle", 1)]
+
+
+@pytest.mark.parametrize(
+    ("name", "lane"),
+    [
+        ("aten::linear", "compute"),
+        ("aten::addmm", "compute"),  # inside another operator
+        ("gloo:all_reduce", "gloo 1"),
+        ("c10d::allreduce_", "script"),  # calls a collective, and computes nothing
+        ("ProfilerStep", "script"),
+    ],
+)
+def test_an_event_of_a_cpu_is_found_in_its_lane(tmp_path: Path, name: str, lane: str) -> None:
+    events = [step(0, 0, 100), operator("aten::linear", 10, 40), operator("aten::addmm", 20, 30)]
+    events += [operator("c10d::allreduce_", 50, 90), annotation("gloo:all_reduce", 60, 80, thread=2)]
+    lanes = RankLanes(load_events(tmp_path, events), 0)
+    hit = lanes.next_named(name, 0)
+    assert hit is not None
+    assert lanes.between(0, 100 * US)[hit.lane].label == lane
 
 
 def test_what_is_too_short_to_be_seen_is_left_out(run: Run) -> None:

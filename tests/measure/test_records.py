@@ -6,13 +6,16 @@ from pathlib import Path
 
 import pytest
 
+from dptune.errors import TraceError
 from dptune.measure import measure
 from dptune.measure.records import choosing
-from dptune.measure.records.making import recording
+from dptune.measure.records.making import recorded, recording
+from dptune.measure.views import view
 from dptune.trace import load
 from dptune.trace.loading.gathering import with_events
 
 from .. import reading  # noqa: TID252 - tests are no installed package
+from .handmade import annotation, load_events, operator, step
 from .many_ranks import Planted, run
 
 STRAGGLER = "torchrec_straggler_4xv100"
@@ -84,6 +87,31 @@ def test_records_of_hsdp_over_gloo_have_its_process_groups():
     ours, expected = (figures.model_dump(include=set(COMPARING)) for figures in (measured, whole))
     assert ours == expected
     assert [each.arrival.lag_ns for each in measured.ranks] == [each.arrival.lag_ns for each in whole.ranks]
+
+
+def rank_of(folder, shapes):
+    """The light or detailed window of a CPU whose two all-reduces have shapes, or not."""
+    folder.mkdir()
+    events = [step(1, 0, 100), operator("aten::mm", 1, 5), operator("aten::mm", 60, 65)]
+    for at, shape in zip((20, 70), shapes, strict=True):
+        events.append(annotation("gloo:all_reduce", at, at + 9, thread=2, **shape))
+    return load_events(folder, events).ranks[0].light
+
+
+def test_sizes_of_a_record_are_those_of_the_detailed_window(tmp_path):
+    """500 and 8 floats. Where that window cannot be read, or the light one has sizes, it has none to keep."""
+    sized = [{"Input Dims": [[elements]], "Input type": ["float"]} for elements in (500, 8)]
+    light, detailed = rank_of(tmp_path / "light", [{}, {}]), rank_of(tmp_path / "detailed", sized)
+
+    def unreadable():
+        raise TraceError("it is gone", "record it again")
+
+    def shaped(trace, read):
+        return [call.message_bytes for call in recorded(view(0, trace), None, read).record.shaped]
+
+    assert shaped(light, lambda: detailed) == [2000, 32]
+    assert shaped(light, unreadable) == shaped(light, None) == []
+    assert shaped(detailed, lambda: detailed) == []
 
 
 @pytest.mark.long

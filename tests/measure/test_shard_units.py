@@ -74,6 +74,28 @@ def test_by_hand(tmp_path):
         _ = found.held_bytes
 
 
+@pytest.mark.parametrize(
+    ("removed", "elsewhere", "computes"),
+    [
+        (
+            "FSDP::pre_forward (b)",
+            (-5, 206, 215),
+            (20, 22),
+        ),  # b's forward compute is that of a, which started before it
+        ("FSDP::pre_forward (b)", (), (20, 22)),
+        ("FSDP::pre_", (), (0, 0)),
+    ],
+)
+def test_a_gather_whose_unit_never_starts_was_issued_ahead_of_none(tmp_path, removed, elsewhere, computes):
+    """Neither a start in the next step nor one outside of all steps is that of the gather."""
+    events = [event for event in EVENTS if not event["name"].startswith(removed)]
+    events += [annotation("FSDP::pre_forward (b)", at, at + 1) for at in elsewhere]
+    found = measure_events(tmp_path, events).shard_units
+    (row,) = [row for row in found.rows if (row.direction, row.unit) == ("forward", "b")]
+    assert (row.prefetched_share, row.neighbour_compute_ns, found.forward_depth) == (0, 0, 0)
+    assert (found.forward_compute_ns / US, found.backward_compute_ns / US) == computes
+
+
 def test_waiting_is_unknown_where_other_ranks_were_not_read(tmp_path):
     """Of one rank of two, exposed communication may be waiting: it is no sum without it, and none of 0."""
     alone = copied(tmp_path, "rank-00000")

@@ -62,6 +62,18 @@ def test_without_a_straggler_one_median_step_is_drawn() -> None:
     assert timeline_steps(run, report.measured) == [step_lanes(run)]
 
 
+def test_where_no_other_rank_has_the_step_one_median_step_is_drawn() -> None:
+    run, report = reading.sample("healthy")
+    late = report.measured.straggler.rank
+    ranks = [
+        rank
+        if rank.rank == late
+        else rank.model_copy(update={"arrival": None, "missing": {**rank.missing, "arrival": "not measured"}})
+        for rank in report.measured.ranks
+    ]
+    assert timeline_steps(run, report.measured.model_copy(update={"ranks": ranks})) == [step_lanes(run)]
+
+
 def test_a_straggler_is_not_drawn_where_it_is_not_asked_for() -> None:
     run, report = reading.sample("healthy")
     assert len(timeline_steps(run, report.measured)) == 2

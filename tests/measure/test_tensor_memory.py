@@ -16,7 +16,7 @@ from dptune.measured import TensorMemory
 from dptune.runfile.tensors import TensorFacts
 from dptune.trace import load
 
-from .handmade import BACKWARD, Event, annotation, operator, python, step, write
+from .handmade import BACKWARD, Event, allocation, annotation, kernel, launch, operator, python, step, write
 
 ADDRESS = iter(range(1, 1_000_000))
 
@@ -114,6 +114,35 @@ def test_blocks_by_the_ranges_of_their_modules(found):
     memory = found(*saved, facts=facts, more=modules)
     assert [(block.saved_bytes, block.output_bytes) for block in memory.blocks] == [(70, 20), (80, 80)]
     assert memory.loss_bytes == 5
+
+
+def test_a_last_step_without_a_backward_pass_is_not_split(tmp_path):
+    """It may evaluate the model."""
+    last = [step(1, 1000, 1400), operator("aten::mm", 1010, 1100), *alive(1020, 1030, 5)]
+    write(tmp_path / "0.json", [*PASSES, *alive(20, 700, 500), *last])
+    (rank,) = load([tmp_path]).ranks
+    assert tensor_memory(view(0, rank.light), None, None) is None
+
+
+@pytest.mark.parametrize("totals", [True, False])
+def test_of_several_gpus_the_one_that_computes_counts(tmp_path, totals):
+    """On device 1, 40 bytes are allocated as the step starts; device 0 belongs to another process."""
+    events = [
+        allocation(-5, 40, 40, 64, device=1),
+        allocation(20, 500, 540, 600, device=1),
+        allocation(21, 9000, 9000, 9000, device=0),
+        allocation(700, -500, 40, 600, device=1),
+    ]
+    for event, where in zip(events, (1, 2, 3, 2), strict=True):
+        event["args"]["Addr"] = where
+        for name in () if totals else ("Total Allocated", "Total Reserved"):
+            del event["args"][name]
+    ran = [launch(1, 11, 12), kernel("gemm", 15, 25, 1, device=1)]
+    write(tmp_path / "0.json", [*PASSES, *ran, *events])
+    (rank,) = load([tmp_path]).ranks
+    memory = tensor_memory(view(0, rank.light), None, None)
+    assert (memory.device, memory.moments[0].rise_bytes, memory.moments[0].activation_bytes) == ("cuda:1", 500, 500)
+    assert memory.known("start_bytes") == (40 if totals else None)
 
 
 def test_without_allocations_or_passes_there_is_nothing(tmp_path):

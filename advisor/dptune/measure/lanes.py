@@ -19,7 +19,7 @@ from dptune.measure.intervals import NOTHING, Intervals, Ints
 from dptune.measure.steps.windows import Step
 from dptune.measure.views import DeviceView, RankView, busiest, view
 from dptune.trace.columns import Columns
-from dptune.trace.kernels import OPERATOR_CATEGORIES, STEP_NAME, Work
+from dptune.trace.kernels import STEP_NAME, Work
 from dptune.trace.run import Run
 
 SELF_TIME = "operator self time"  # a piece without a name: between the operators that it calls
@@ -167,14 +167,8 @@ class RankLanes:
             lanes: list[int] = np.unique(place).tolist()
             if row in operations.rows:
                 return before + lanes.index(int(place[operations.rows == row][0]))
-            if operations.on_cpu and -1 in lanes and self._computes(row):
-                return before + lanes.index(-1)
             before += len(lanes)
         return 0
-
-    def _computes(self, row: int) -> bool:
-        """Whether an event is an operator that runs inside another one."""
-        return bool(self._seen.columns.of_category(OPERATOR_CATEGORIES, np.array([row]))[0])
 
     def between(self, start_ns: int, end_ns: int) -> list[Lane]:
         """What ran between two moments of the trace's clock. Every lane is there, whatever it holds then."""

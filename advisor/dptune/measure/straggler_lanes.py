@@ -27,26 +27,24 @@ def _compared(run: Run, measured: Measured) -> list[StepLanes]:
     straggler = measured.known("straggler")
     ranks = {rank.rank: rank for rank in measured.ranks}
     lags = {
-        number: {step.number: step.lag_ns for step in arrival.steps if _step(rank, step.number) is not None}
+        number: {lag.number: (step, lag.lag_ns) for lag in arrival.steps if (step := _step(rank, lag.number))}
         for number, rank in ranks.items()
         if (arrival := rank.known("arrival")) is not None
     }
     if straggler is None or not straggler.lag_ns or not lags.get(straggler.rank):
         return []
     late = lags.pop(straggler.rank)
-    number = min(late, key=lambda step: abs(late[step] - straggler.lag_ns))
+    number = min(late, key=lambda step: abs(late[step][1] - straggler.lag_ns))
     others = {rank: steps[number] for rank, steps in lags.items() if number in steps}
     if not others:
         return []
-    usual = sorted(others, key=lambda rank: others[rank])[len(others) // 2]
+    usual = sorted(others, key=lambda rank: others[rank][1])[len(others) // 2]
     steps = []
-    for rank, lag_ns in ((straggler.rank, late[number]), (usual, others[usual])):
-        step = _step(ranks[rank], number)
-        if step is not None:
-            rank_lanes = RankLanes(run, rank)
-            start_ns = rank_lanes.base_ns + step.start_ns - (ranks[rank].known("clock_ahead_ns") or 0)
-            late_rank = rank == straggler.rank
-            steps.append(replace(drawn(rank_lanes, step), start_ns=start_ns, lag_ns=lag_ns, late=late_rank))
+    for rank, (step, lag_ns) in ((straggler.rank, late[number]), (usual, others[usual])):
+        rank_lanes = RankLanes(run, rank)
+        start_ns = rank_lanes.base_ns + step.start_ns - (ranks[rank].known("clock_ahead_ns") or 0)
+        late_rank = rank == straggler.rank
+        steps.append(replace(drawn(rank_lanes, step), start_ns=start_ns, lag_ns=lag_ns, late=late_rank))
     comparable = all(ranks[step.rank].known("clock_ahead_ns") is not None for step in steps)
     first_ns = min(step.start_ns for step in steps)
     return [replace(step, start_ns=step.start_ns - first_ns if comparable else 0) for step in steps]

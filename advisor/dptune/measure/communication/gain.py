@@ -352,7 +352,7 @@ def _replay(ranks: Mapping[Key, _Rank], scaled: Mapping[Key, Sequence[float]]) -
             own_ns = walk.at_ns + walk.factors[walk.at] * (event.worked_ns - walk.worked_ns)
             if event.kind == "block":
                 own_ns = max(own_ns, event.time_ns - earlier_ns[needs])
-            elif event.kind == "arrival":
+            else:
                 arrival_ns = own_ns + event.blocked_ns if needs < 0 else event.time_ns - earlier_ns[needs]
                 earlier_ns[event.number] = min(earlier_ns[event.number], begun_ns[event.number] - arrival_ns)
                 missing[event.number] -= 1
