@@ -144,7 +144,7 @@ def test_without_steps_the_thread_with_most_events_comes_first(tmp_path: Path) -
 
 
 def test_what_is_nested_too_deeply_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dptune.measure.nested._MOST_DEEP", 2)
+    monkeypatch.setattr("dptune.measure.host_ranges._MOST_DEEP", 2)
     names = ("outer", "middle", "inner")
     host = HostRanges(
         load_events(tmp_path, [operator(name, at, 100 - at) for at, name in enumerate(names)]).ranks[0].light
