@@ -72,6 +72,7 @@ def test_a_negative_size_is_named_whichever_way_the_event_is_read(tmp_path, odd)
         ("Process Group Ranks", 5),
         ("Process Group Name", ["0"]),
         ("Seq", "x"),
+        ("Collective name", None),
     ],
 )
 def test_an_impossible_argument_of_a_collective_is_named(tmp_path, key, value):

@@ -1,5 +1,6 @@
 """What a user may name, and what is said of ranks. Traces here are a few lines each."""
 
+import errno
 import gzip
 import json
 import shutil
@@ -243,6 +244,25 @@ def test_what_a_newer_dptune_wrote_is_said_and_not_read(run_folder):
         f"{run_folder.name}: rank-00001.facts.json has schema version '3.0\\n::x', but this version reads 0.x: "
         "update dptune"
     )
+
+
+def test_a_folder_of_a_further_process_that_may_not_be_listed(run_folder, monkeypatch):
+    repeated(run_folder, "1", 0, 1)
+    repeated(run_folder, "2", 0, 1)
+    iterdir = Path.iterdir
+
+    def listing(path):
+        if path.name in closed:
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return iterdir(path)
+
+    monkeypatch.setattr(Path, "iterdir", listing)
+    closed = ["1"]
+    run = load([run_folder])
+    assert (len(run.repeats), codes(run)) == (1, ["repeat-left-out"])
+    assert run.findings[0].text == ("repeats/1 is not part of the step time: it cannot be read: Permission denied")
+    closed = ["repeats"]
+    assert load([run_folder]).repeats == []
 
 
 def test_a_further_process_that_cannot_be_read_is_a_finding(run_folder):
