@@ -124,6 +124,10 @@ def test_a_folder_or_an_absent_file_is_an_error_with_a_hint(tmp_path):
         assert error.value.hint
 
 
+def test_a_file_of_nothing_but_a_byte_order_mark(tmp_path):
+    assert read(written(tmp_path, b"\xff\xfe"))[0] == b""
+
+
 def test_an_empty_file(tmp_path):
     with pytest.raises(TraceError, match=r"is empty \(0 bytes\)"):
         read(written(tmp_path, b""))
