@@ -145,7 +145,7 @@ def host_views(folder, *made, mark=optimizer_at):
 
 
 def test_time_outside_of_all_events_is_named_by_what_comes_after(tmp_path):
-    """No range is around them on the script's thread, but another thread has one. Before the operator pass 1 and 301, after it 689 and 389."""
+    """On the script's thread no range is around it, on another one is. Before the operator pass 1 and 301."""
     first, late = host_views(
         tmp_path,
         lambda at: [operator("aten::mm", at, at + 300)],
