@@ -2,7 +2,7 @@
 
 import pytest
 
-from dptune.measure.host.attention import eager_attention
+from dptune.measure.host.attention import attention_spans, eager_attention
 from dptune.measure.views import view
 
 from .handmade import US, kernel, launch, load_events, operator, python, step
@@ -10,7 +10,14 @@ from .handmade import US, kernel, launch, load_events, operator, python, step
 STEPS = 3
 NODE = "autograd::engine::evaluate_function: "
 SCORES = [2, 4, 600, 600]
-BASE = {"product": "aten::bmm", "softmax": SCORES, "dimension": "-1", "between": "aten::mul", "after": "aten::view"}
+BASE = {
+    "product": "aten::bmm",
+    "keys": 600,
+    "softmax": SCORES,
+    "dimension": "-1",
+    "between": "aten::mul",
+    "after": "aten::view",
+}
 
 
 def sized(name, start, end, number, *shapes, **more):
@@ -22,7 +29,7 @@ def attention(at, number, **differs):
     parts = {**BASE, **differs}
     return [
         sized("aten::matmul", at + 10, at + 110, number, [2, 4, 600, 16], [2, 4, 16, 600]),
-        sized(parts["product"], at + 10, at + 110, number, [8, 600, 16], [8, 16, 600]),
+        sized(parts["product"], at + 10, at + 110, number, [8, 600, 16], [8, 16, parts["keys"]]),
         sized(parts["between"], at + 120, at + 160, number + 1, SCORES, []),
         sized("aten::softmax", at + 170, at + 230, number + 2, parts["softmax"], [], **_dimension(parts)),
         sized("aten::_softmax", at + 171, at + 229, number + 2, parts["softmax"], [], **_dimension(parts)),
@@ -119,6 +126,7 @@ def test_on_a_gpu_kernels_count(tmp_path):
         {"dimension": "1"},  # over the queries, as slots compete for positions
         {"softmax": [2, 4, 600, 50]},  # of something else
         {"softmax": [2, 600]},
+        {"keys": 500},  # no product of that size: the scores were padded
         {"between": "aten::linear"},  # another layer lies between
         {"between": "aten::layer_norm"},
         {"after": "aten::topk"},  # experts are chosen
@@ -136,3 +144,15 @@ def test_what_a_fused_operator_calls_is_its_own(tmp_path):
         return [whole, *attention(at, number)]
 
     assert found_in(tmp_path, steps_of(fused)) == []
+
+
+def test_when_it_runs_with_its_backward_pass(tmp_path):
+    spans = attention_spans(view(0, load_events(tmp_path, steps_of(attention)).ranks[0].light))
+    assert spans.total_ns == STEPS * (100 + 40 + 60 + 1 + 80 + 50 + 30 + 70 + 90) * US
+    assert (spans.start_ns[0], spans.end_ns[-1]) == (10 * US, (1000 * (STEPS - 1) + 680) * US)
+
+
+@pytest.mark.parametrize("differs", [{"dimension": "1"}, {"product": "aten::mm"}])
+def test_what_is_no_attention_runs_at_no_time(tmp_path, differs):
+    events = steps_of(lambda at, n: attention(at, n, **differs))
+    assert attention_spans(view(0, load_events(tmp_path, events).ranks[0].light)).total_ns == 0

@@ -2,6 +2,7 @@
 
 import pytest
 
+from dptune.measure.host import operator_arguments
 from dptune.measure.host.double_operators import double_functions
 from dptune.measure.views import view
 
@@ -16,11 +17,11 @@ def called(name, start, end, *inputs):
     return operator(name, start, end, **{"Input Dims": shapes, "Input type": types})
 
 
-def found_in(folder, make):
+def found_in(folder, make, function="net.py(15): front"):
     events = []
     for n in range(STEPS):
         at = 1000 * n
-        events += [step(n, at, at + 1000), python("net.py(15): front", at + 1, at + 499), *make(at + 10)]
+        events += [step(n, at, at + 1000), python(function, at + 1, at + 499), *make(at + 10)]
     loop = python("net.py(90): main", 0, 1000 * STEPS)
     return double_functions([view(0, load_events(folder, [loop, *events]).ranks[0].light)], {})
 
@@ -50,7 +51,17 @@ def test_the_function_and_what_it_spends(tmp_path):
         lambda at: [called("aten::sum", at, at + 100, ("double", [1000]))],
         lambda at: [*products(at), called("aten::linalg_cholesky", at + 300, at + 310, ("double", [32, 32]))],
         lambda at: [operator("aten::matmul", at, at + 100)],
+        lambda at: [operator("aten::matmul", at, at + 100, **{"Input Dims": "odd", "Input type": ["double"]})],
     ],
 )
 def test_floats_few_numbers_and_decompositions(tmp_path, make):
     assert found_in(tmp_path, make) == []
+
+
+def test_a_function_without_a_name_is_not_listed(tmp_path):
+    assert found_in(tmp_path, products, "net.py(15): ") == []
+
+
+def test_of_more_operators_than_are_read_again_nothing_is_known(tmp_path, monkeypatch):
+    monkeypatch.setattr(operator_arguments, "MOST", -1)
+    assert found_in(tmp_path, products) == []

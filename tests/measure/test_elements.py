@@ -34,6 +34,10 @@ def test_without_shapes_nothing_is_known(tmp_path):
     assert elements(tmp_path, rank(10, shaped=False)) == [None]
 
 
+def test_without_operators_nothing_is_known(tmp_path):
+    assert elements(tmp_path, [step(0, 0, 100), operator("autograd::engine", 10, 90)]) == [None]
+
+
 def late(ratio, kind="work", others_ns=35, share=0.6):
     difference = LagDifference.only("by hand", kind=kind, name="forward", rank_ns=78, others_ns=others_ns, share=share)
     missing = {"gain_share": "by hand"} | ({"work_ratio": "by hand"} if ratio is None else {})

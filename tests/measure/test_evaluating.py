@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +11,15 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from dptune.measure import measure
+from dptune.measure.inferred.evaluating import dropouts_off
+from dptune.measure.inferred.hosts import HostEvents
+from dptune.measure.views import view
 from dptune.rule import RunView
 from dptune.trace import load
+from dptune.trace.columns import NO_OPERATORS
 from dptune_rules.memory.evaluation_mode_kept import check
 
-from .handmade import measure_events, operator, step
+from .handmade import load_events, measure_events, operator, step
 
 NODE = "autograd::engine::evaluate_function: "
 
@@ -48,6 +53,7 @@ def trained(
         (trained(), 1.0),
         (trained(drops="True"), 0.0),
         (trained(p="0."), 0.0),
+        (trained(p=""), 0.0),
         (trained(drops=""), 0.0),
         (trained(frozen=True), 0.0),
         (trained(reached=False), 0.0),  # no gradient flows through what dropout gets
@@ -56,6 +62,13 @@ def trained(
 )
 def test_by_hand(tmp_path: Path, events: list[dict[str, Any]], off: float) -> None:
     assert measure_events(tmp_path, events).inferred.dropouts_off == off
+
+
+def test_arguments_that_can_no_longer_be_read(tmp_path: Path) -> None:
+    trace = replace(load_events(tmp_path, trained()).ranks[0].light, operators=NO_OPERATORS)
+    assert dropouts_off(HostEvents(view(0, trace))) == 1.0
+    (tmp_path / "0.json").unlink()
+    assert dropouts_off(HostEvents(view(0, replace(trace)))) == 0.0
 
 
 @pytest.mark.long

@@ -79,6 +79,7 @@ def test_what_is_read(tmp_path, after, read):
         ((300, 40), "1", None),
         ((64, 255), "-1", None),
         ((2, 256), "-1", 256),
+        ((300, 300), "2", None),  # it has no such dimension
     ],
 )
 def test_long_rows_of_the_dimension_that_is_sorted(tmp_path, shape, dim, length):

@@ -67,6 +67,25 @@ def test_other_inputs(tmp_path, lengths):
     assert found_in(tmp_path, lengths) == []
 
 
+@pytest.mark.parametrize("indices", [[], "odd", ["6"]])
+def test_inputs_of_unknown_length(tmp_path, indices):
+    assert found_in(tmp_path, range(6, 16), shapes=lambda length: [[400, 64], indices, []]) == []
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_the_rank_on_which_it_takes_most(tmp_path, order):
+    """Rank 1 generates ten tokens in each step, rank 0 nine."""
+    views = []
+    for rank in range(2):
+        (tmp_path / str(rank)).mkdir()
+        events = [python("tell.py(90): main", 0, LENGTH * STEPS)]
+        for at in range(0, LENGTH * STEPS, LENGTH):
+            events += [step(at // LENGTH, at, at + LENGTH), *generating(at, range(6, 15 + rank))]
+        views.append(view(rank, load_events(tmp_path / str(rank), events).ranks[0].light))
+    (found,) = uncached_generations([views[rank] for rank in order])
+    assert (found.rank, found.calls, found.cost_ns) == (1, 10, 1000 * US)
+
+
 def test_with_gradients_it_is_training(tmp_path):
     assert found_in(tmp_path, range(6, 16), gradient=True) == []
 

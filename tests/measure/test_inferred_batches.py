@@ -8,10 +8,14 @@ from typing import Any
 
 import pytest
 
-from dptune.measured import Measured
+from dptune.measure.efficiency.tokens import Tokens
+from dptune.measure.inferred import batches, inferred_samples
+from dptune.measure.inferred.hosts import HostEvents
+from dptune.measure.views import view
+from dptune.measured import InferredBatch, Measured
 
 from .. import reading  # noqa: TID252 - tests are no installed package
-from .handmade import all_reduce, copy, launch, launched, measure_events, operator, step
+from .handmade import Event, all_reduce, copy, launch, launched, load_events, measure_events, operator, step
 
 ACCUMULATES = "autograd::engine::evaluate_function: torch::autograd::AccumulateGrad"
 CONVOLUTION = ("aten::conv2d", [32, 3, 64, 64], [8, 3, 7, 7])
@@ -97,6 +101,48 @@ def test_sources_that_agree_give_medium_confidence(tmp_path: Path) -> None:
 )
 def test_sources_that_disagree_give_nothing(tmp_path: Path, operators: Calls, gradients: Sequence[int]) -> None:
     assert trained(tmp_path, operators, gradients=gradients).inferred.batch is None
+
+
+@pytest.mark.parametrize("samples", [0, 10**9 + 1])
+def test_sizes_of_no_real_tensor_give_nothing(tmp_path: Path, samples: int) -> None:
+    assert trained(tmp_path, [("aten::conv2d", [samples, 3, 64, 64], [8, 3, 7, 7])]).inferred.batch is None
+
+
+@pytest.mark.parametrize(("shape", "samples"), [((32, 7), 32), ((16, 14), None)])
+def test_images_and_the_tokens_that_describe_them(tmp_path: Path, shape: tuple[int, int], samples: int | None) -> None:
+    """A batch of 32 images: as many texts have as many samples; 16 texts disagree."""
+    name, image, kernel = CONVOLUTION
+    events: list[Event] = []
+    for at in (0, 100):
+        convolution = operator(name, at + 10, at + 20, **{"Input Dims": [image, kernel]})
+        events += [step(at // 100, at, at + 100), convolution, operator(ACCUMULATES, at + 50, at + 60)]
+    host = HostEvents(view(0, load_events(tmp_path, events).ranks[0].light))
+    found = batches.batch(host, Tokens(per_step=224, shape=shape))
+    assert (None if found is None else found.samples) == samples
+
+
+def test_of_very_many_operators_no_sizes_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    operators = [CONVOLUTION, loss(32)]
+    assert len(trained(tmp_path, operators, [LABELS, IMAGES]).inferred.batch.sources) == 3
+    monkeypatch.setattr(batches, "_MOST", 3)  # both in both passes are four
+    (source,) = trained(tmp_path, operators, [LABELS, IMAGES]).inferred.batch.sources
+    assert source.startswith("copies to the device: 256 bytes (labels)")
+
+
+@pytest.mark.parametrize(
+    ("passes", "replicas", "samples", "why"),
+    [
+        (2, 1, 64, ""),
+        (None, 1, None, "the trace does not show where gradients are accumulated"),
+        (2, None, None, "the number of ranks, or of replicas of the model, is not known"),
+    ],
+)
+def test_samples_of_a_step_need_passes_and_replicas(
+    tmp_path: Path, passes: int | None, replicas: int | None, samples: int | None, why: str
+) -> None:
+    rank = view(0, load_events(tmp_path, [step(0, 0, 100), operator("aten::mm", 1, 99)]).ranks[0].light)
+    taken = InferredBatch(samples=32, length=None, confidence="medium", sources=["loss: 32 rows"])
+    assert inferred_samples(rank, [], replicas, taken, passes, sized=True) == (samples, why)
 
 
 def test_copies_that_are_no_images_give_nothing(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dptune.measure.inferred import buckets as module
 from dptune.measure.inferred.buckets import copied_buckets
 from dptune.measure.inferred.hosts import HostEvents
 from dptune.measure.views import view
@@ -142,6 +143,25 @@ def test_sizes_of_messages_win(tmp_path: Path) -> None:
     measured = measure_events(tmp_path, steps(*[gradients(TWO)] * 2, elements=75_000))
     assert measured.inferred.facts.ddp[0].rebuilt_bucket_sizes == [300_000] * 2
     assert measured.inferred.buckets is None
+
+
+def test_of_very_many_kernels_no_grids_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three gradients in each of two passes."""
+    events = steps(*[gradients(TWO)] * 2)
+    monkeypatch.setattr(module, "_MOST_KERNELS", 6)
+    assert found(tmp_path, events) is not None
+    monkeypatch.setattr(module, "_MOST_KERNELS", 5)
+    assert found(tmp_path, events) is None
+
+
+def test_gradients_that_are_not_copied_are_views_of_buckets(tmp_path: Path) -> None:
+    events = steps(*[gradients(TWO)] * 2, elements=75_000)
+    copied = measure_events(tmp_path, events).inferred
+    assert "ddp.gradient_as_bucket_view" not in copied.confidence
+    viewed = [event for event in events if "mul_out" not in event["name"]]
+    inferred = measure_events(tmp_path, viewed).inferred
+    assert inferred.facts.ddp[0].gradient_as_bucket_view is True
+    assert inferred.confidence["ddp.gradient_as_bucket_view"] == "low"
 
 
 def _by_kernels(path: Path) -> InferredBuckets | None:

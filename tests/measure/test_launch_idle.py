@@ -6,10 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from dptune.measure.across_ranks import across
+from dptune.measure.host.launch_idle import launch_idle
+from dptune.measure.views import view
 from dptune.measured import LaunchIdleFigures, short_name
 
 from .. import reading  # noqa: TID252 - tests are no installed package
-from .handmade import BACKWARD, US, Event, annotation, launched, measure_events, operator, step
+from .handmade import BACKWARD, US, Event, annotation, launched, load_events, measure_events, operator, step
 
 
 def launching(*, together: bool = False) -> list[Event]:
@@ -63,6 +66,17 @@ def test_idle_beyond_what_the_profiler_takes(tmp_path: Path, monkeypatch: pytest
     assert measure_events(tmp_path, launching()).launch_idle.unprofiled_share == pytest.approx(62 / 181)
     monkeypatch.setattr("dptune.measure.host.launch_idle.EVENT_NS", 10 * US)
     assert measure_events(tmp_path, launching()).launch_idle.unprofiled_share == 0
+
+
+def test_a_rank_that_computes_on_its_cpu_waits_for_no_launches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other one is idle for 3 x 81 and 71, of 3 x 200 and 137: less 19 events of a step each, 238 of 661."""
+    monkeypatch.setattr("dptune.measure.host.launch_idle.EVENT_NS", US)
+    computing = [step(number, 200 * number, 200 * number + 200) for number in range(4)]
+    computing += [operator("aten::mm", 200 * number + 5, 200 * number + 150) for number in range(4)]
+    run = load_events(tmp_path, launching(), computing)
+    spent = across(run, [view(rank.rank, rank.light) for rank in run.ranks]).spent
+    assert [device.operations.on_cpu for _, device, _ in spent] == [False, True]
+    assert launch_idle(spent, "phases are not known").unprofiled_share == pytest.approx(238 / 661)
 
 
 def test_by_phase(found: LaunchIdleFigures) -> None:

@@ -6,9 +6,23 @@ late rank something keeps it from launching the second one for 300 more.
 
 import pytest
 
+from dptune.measure.host.longer import longer
 from dptune.measure.host.pieces import alike
+from dptune.measure.views import view
 
-from .handmade import BACKWARD, NCCL, US, annotation, call, launched, measure_events, operator, python, step
+from .handmade import (
+    BACKWARD,
+    NCCL,
+    US,
+    annotation,
+    call,
+    launched,
+    load_events,
+    measure_events,
+    operator,
+    python,
+    step,
+)
 
 STEPS = 4
 LATE = 300
@@ -106,6 +120,58 @@ def test_time_in_which_the_host_waits_for_the_device_is_no_difference(tmp_path):
     found = straggler(tmp_path, held(LATE), held(0))
     assert found.differences == []
     assert found.explained_share == 0
+
+
+def test_a_call_of_the_driver_that_takes_longer(tmp_path):
+    def allocated(more):
+        return lambda at: [call("cudaMalloc", at + 30, at + 32 + more)]
+
+    (found,) = straggler(tmp_path, allocated(LATE), allocated(0)).differences
+    assert (found.kind, found.name, found.rank_ns, found.others_ns) == ("call", "cudaMalloc", 302 * US, 2 * US)
+
+
+def optimizer_at(number):
+    return annotation("Optimizer.step#SGD.step", 1000 * number + 990, 1000 * number + 999)
+
+
+def host_views(folder, *made, mark=optimizer_at):
+    """Ranks of steps of 1000 with these events, which an optimizer's range at the end of each marks."""
+    views = {}
+    for rank, events in enumerate(made):
+        (folder / str(rank)).mkdir()
+        every = [each for n in range(STEPS) for each in (mark(n), *events(1000 * n))]
+        views[rank] = view(rank, load_events(folder / str(rank), every).ranks[0].light)
+    return views
+
+
+def test_time_outside_of_all_events_is_named_by_what_comes_after(tmp_path):
+    """On the script's thread no range is around it, on another one is. Before the operator pass 1 and 301."""
+    first, late = host_views(
+        tmp_path,
+        lambda at: [operator("aten::mm", at, at + 300)],
+        lambda at: [
+            operator("aten::mm", at + 300, at + 600),
+            annotation("# read ahead", at + 990, at + 1980, thread=2),
+        ],
+    ).values()
+    numbers = [each.number for each in first.steps if each.number in {other.number for other in late.steps}]
+    (found,) = longer({0: first, 1: late}, 1, dict.fromkeys(numbers, 300.0 * US))
+    assert (found.kind, found.name, found.known("within")) == ("gap", "aten::mm", None)
+    assert (found.rank_ns, found.others_ns) == (301 * US, 1 * US)
+
+
+def test_an_operator_that_no_other_rank_runs(tmp_path):
+    views = host_views(
+        tmp_path,
+        lambda at: [operator("aten::mm", at, at + 300)],
+        lambda at: [operator("aten::sort", at, at + 600)],
+        mark=lambda number: step(number, 1000 * number, 1000 * number + 1000),
+    )
+    lags = dict.fromkeys([each.number for each in views[1].steps], 300.0 * US)
+    (found,) = longer(views, 1, lags)
+    assert (found.kind, found.name, found.rank_ns, found.others_ns) == ("operator", "aten::sort", 600 * US, 0)
+    assert longer({1: views[1]}, 1, lags) == []
+    assert longer(views, 1, dict.fromkeys(lags, 0.0)) == []
 
 
 def test_many_operators_that_take_longer_are_one_difference(tmp_path):

@@ -9,17 +9,17 @@ import pytest
 from dptune.measure.host.user_code import user_code
 from dptune.measure.views import view
 
-from .handmade import BACKWARD, US, load_events, operator, python, step
+from .handmade import BACKWARD, US, launched, load_events, operator, python, step
 
 STEPS = 3
 LENGTH = 4000
 
 
-def looped(folder, repeats=16, loop=None, nodes=()):
+def looped(folder, repeats=16, loop=None, nodes=(), more=()):
     def ours(at):
         return [operator("aten::dot", at + 1010 + 100 * n, at + 1030 + 100 * n) for n in range(repeats)]
 
-    events = [python("train.py(90): main", 0, LENGTH * STEPS)]
+    events = [python("train.py(90): main", 0, LENGTH * STEPS), *more]
     for n in range(STEPS):
         at = LENGTH * n
         events += [
@@ -118,9 +118,32 @@ def shaped(number, dims):
     return {"Sequence number": number, "Input Dims": dims}
 
 
-def test_what_the_trace_does_not_number_is_not_known(tmp_path):
-    loop = looped(tmp_path)["pairs"]
+@pytest.mark.parametrize(("numbers", "most"), [(None, 100_000), (numbered, 40)])
+def test_what_the_trace_does_not_number_is_not_known(tmp_path, monkeypatch, numbers, most):
+    """Nor if a step has more operators than are read: 47."""
+    monkeypatch.setattr("dptune.measure.host.recorded_operators._MOST", most)
+    loop = looped(tmp_path, loop=numbers)["pairs"]
     assert (loop.backward_share, loop.computed_share) == (None, None)
+
+
+def test_a_loop_that_takes_less_than_a_hundredth_is_not_listed(tmp_path):
+    """Sixteen operators within 4 of the step's 4000, and another one right after them."""
+
+    def short(at):
+        dots = [operator("aten::dot", at + 1010 + 0.25 * n, at + 1010.25 + 0.25 * n) for n in range(16)]
+        return [*dots, operator("aten::sum", at + 1014.1, at + 2990)]
+
+    assert looped(tmp_path, loop=short) == {}
+
+
+def test_the_least_compute_is_not_known_where_a_gpu_computes(tmp_path):
+    """On a CPU each operator of 20 computes for 10: 160 in a step."""
+    assert looped(tmp_path)["pairs"].least_computed_ns == 160 * US
+    kernels = [
+        each for n in range(STEPS) for each in launched("dot", LENGTH * n + 5, LENGTH * n + 6, LENGTH * n + 9, n)
+    ]
+    found = looped(tmp_path, more=kernels)["pairs"]
+    assert (found.least_computed_ns, found.least_computed_share) == (None, None)
 
 
 def test_a_loop_inside_a_library_is_not_the_functions(tmp_path):

@@ -71,6 +71,17 @@ def test_each_call_may_run_an_operator_several_times(tmp_path):
     assert loop.repeats == 20
 
 
+def test_what_a_single_call_runs_is_not_repeated(tmp_path):
+    """The last of 21 calls also sorts, for longer than all the products take."""
+
+    def make(at):
+        last = [python("nn.Module: Sequential_0", at + 410, at + 500), linear(at + 410, 1)]
+        return [*repeated([1])(at), *last, operator("aten::sort", at + 420, at + 490)]
+
+    (loop,) = loops(tmp_path, make)
+    assert (loop.operator, loop.repeats) == ("aten::linear", 21)
+
+
 def test_fewer_calls_are_no_loop(tmp_path):
     assert [loop.repeats for loop in loops(tmp_path, repeated([8], times=4))] == [4]  # rules ask for more
     assert loops(tmp_path, repeated([1], times=3)) == []

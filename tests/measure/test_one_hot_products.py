@@ -111,6 +111,43 @@ def test_rows_that_something_changes_before_are_none(tmp_path, between):
     assert found_in(tmp_path, make) == []
 
 
+def test_the_function_that_multiplies_them_though_another_one_makes_them(tmp_path):
+    """`encode` makes the rows in 40; only `look_up`, whose product takes 50 and its node 60, is one to change."""
+
+    def make(at, number):
+        return [python("songs.py(70): encode", at, at + 45), *one_hot(at), *product(at + 100, number)]
+
+    (found,) = found_in(tmp_path, make)
+    assert (found.name, found.at) == ("look_up", "songs.py:21")
+    assert (found.cost_ns, found.backward_ns) == (50 * US, 60 * US)
+
+
+def test_a_copy_after_the_product_is_no_part_of_it(tmp_path):
+    """The rows take 40 and the product 50; a copy of 30 after it is for something else."""
+    (found,) = found_in(tmp_path, lambda at, number: [*one_hot(at), *product(at + 100, number), *cast(at + 160)])
+    assert found.cost_ns == (40 + 50) * US
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        [  # rows of another tensor: no identity matrix is indexed
+            called("aten::eye", 12, 20, [], values=["500"]),
+            called("aten::index", 30, 60, [90, 500], [[64]]),
+        ],
+        [SCATTERED[0], called("aten::scatter_", 30, 60, [64, 500], [], [64, 1], [64, 1], values=["", "1", "", ""])],
+        [SCATTERED[0], called("aten::scatter_", 30, 60, [64, 500], [], [64, 2], [], values=["", "1", "", "1"])],
+    ],
+    ids=["rows of a table", "values of another tensor", "two ones in a row"],
+)
+def test_what_makes_other_rows(tmp_path, made):
+    def make(at, number):
+        mm = called("aten::mm", at + 70, at + 100, [64, 500], [500, 32], number=number)
+        return [*shifted(made, at - 10), mm]
+
+    assert found_in(tmp_path, make) == []
+
+
 def test_targets_of_a_loss_are_none(tmp_path):
     def make(at, number):
         others = called("aten::mm", at + 60, at + 90, [64, 32], [32, 500], number=number)

@@ -10,8 +10,8 @@ from .handmade import US, annotation, load_events, operator, python, step
 STEPS = 2
 
 
-def found_in(folder, *around, calls=("mul_", "add_", "sqrt", "detach")):
-    """Two steps with four operators of 50 each from 300 on, within these functions of the optimizer's range."""
+def rank_view(folder, *around, calls=("mul_", "add_", "sqrt", "detach"), rank=0):
+    """Two steps with operators of 50 each from 300 on, within these functions of the optimizer's range."""
     events = []
     for n in range(STEPS):
         at = 1000 * n
@@ -22,7 +22,11 @@ def found_in(folder, *around, calls=("mul_", "add_", "sqrt", "detach")):
             for place, name in enumerate(calls)
         ]
     loop = python("train.py(90): main", 0, 1000 * STEPS)
-    return optimizer_loops([view(0, load_events(folder, [loop, *events]).ranks[0].light)], {})
+    return view(rank, load_events(folder, [loop, *events]).ranks[0].light)
+
+
+def found_in(folder, *around):
+    return optimizer_loops([rank_view(folder, *around)], {})
 
 
 def test_the_class_its_functions_and_operators(tmp_path):
@@ -47,3 +51,14 @@ def test_the_class_its_functions_and_operators(tmp_path):
 )
 def test_steps_of_torch_and_of_packages_are_none_of_the_scripts(tmp_path, around):
     assert found_in(tmp_path, *around) == []
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_the_rank_on_which_it_takes_most(tmp_path, order):
+    """Two operators on rank 0, one on rank 1."""
+    views = []
+    for rank, calls in enumerate((("mul_", "add_"), ("mul_",))):
+        (tmp_path / str(rank)).mkdir()
+        views.append(rank_view(tmp_path / str(rank), ("train.py(20): step", 210, 790), calls=calls, rank=rank))
+    (found,) = optimizer_loops([views[rank] for rank in order], {})
+    assert (found.rank, found.cost_ns) == (0, 100 * US)

@@ -74,6 +74,46 @@ def test_a_loss_without_a_projection_of_its_width_is_none(tmp_path):
     assert output_losses([rank_view(tmp_path, events=events)], {}) == []
 
 
+@pytest.mark.parametrize(
+    "product",
+    [
+        dims([40, 64], [64, 500], number=1),  # of half of the rows
+        dims([80, 64], number=1),
+        {"Sequence number": 1},
+    ],
+)
+def test_a_product_of_other_or_unknown_size_is_no_projection(tmp_path, product):
+    def events(at, number):
+        return [
+            step(at // 1000, at, at + 1000),
+            python("bert.py(54): forward", at + 1, at + 199),
+            operator("aten::mm", at + 10, at + 30, **product),
+            operator("aten::cross_entropy_loss", at + 40, at + 60, **dims([80, 500], [80], number=2)),
+        ]
+
+    assert output_losses([rank_view(tmp_path, events=events)], {}) == []
+
+
+def test_a_projection_of_the_step_before_is_none(tmp_path):
+    def events(at, number):
+        logits = operator("aten::mm", at + 10, at + 30, **dims([80, 64], [64, 500], number=number))
+        loss = operator("aten::cross_entropy_loss", at + 40, at + 60, **dims([80, 500], [80], number=number + 1))
+        function = python("bert.py(54): forward", at + 1, at + 199)
+        return [step(at // 1000, at, at + 1000), function, loss if at else logits]
+
+    assert output_losses([rank_view(tmp_path, events=events)], {}) == []
+
+
+def test_without_a_function_of_the_script_it_is_not_listed(tmp_path):
+    """Only torch's own functions are around it."""
+    events = [event for n in range(STEPS) for event in events_of(1000 * n, 10 * n)]
+    scripts = [event for event in events if event["name"].startswith("bert.py")]
+    whole = view(0, load_events(tmp_path, events).ranks[0].light)
+    assert len(output_losses([whole], {})) == 1
+    bare = view(0, load_events(tmp_path, [event for event in events if event not in scripts]).ranks[0].light)
+    assert output_losses([bare], {}) == []
+
+
 def test_a_loss_without_a_graph_is_of_a_validation(tmp_path):
     def events(at, number):
         return [

@@ -20,7 +20,7 @@ def node(at, number, name="SelectBackward0", length=10):
     return operator(NODE + name, at, at + length, **{"Sequence number": number})
 
 
-def found_in(folder, slices=SLICES, size=SIZE, around=(), name="SelectBackward0"):
+def found_in(folder, slices=SLICES, size=SIZE, around=(), name="SelectBackward0", more=lambda at, number: ()):
     """Steps in which `read` takes slices, from 100 on, each with a node of 10 from 400 on."""
     events = []
     for n in range(STEPS):
@@ -30,6 +30,7 @@ def found_in(folder, slices=SLICES, size=SIZE, around=(), name="SelectBackward0"
         events += [sliced(at + 100 + 5 * k, number + k, size) for k in range(slices)]
         events += [python("torch/_tensor.py(500): backward", at + 390, at + 900)]
         events += [node(at + 400 + 20 * k, number + slices - 1 - k, name) for k in range(slices)]
+        events += more(at, number)
     loop = python("net.py(90): main", 0, 1000 * STEPS)
     return slice_gradients([view(0, load_events(folder, [loop, *events]).ranks[0].light)], {})
 
@@ -75,3 +76,24 @@ def test_nodes_that_the_backward_pass_inside_of_jacobian_creates(tmp_path):
 @pytest.mark.parametrize("changed", [{"slices": 15}, {"size": []}, {"name": "UnbindBackward0"}])
 def test_few_slices_unknown_sizes_and_other_nodes(tmp_path, changed):
     assert found_in(tmp_path, **changed) == []
+
+
+def test_of_a_graph_that_runs_twice_the_first_pass_counts(tmp_path):
+    """Another loss runs the same 16 nodes again, each for 4."""
+    (found,) = found_in(
+        tmp_path, more=lambda at, number: [node(at + 760 + 5 * k, number + k, length=4) for k in range(SLICES)]
+    )
+    assert found.backward_ns == 160 * US
+
+
+def test_of_slices_of_two_sizes_those_whose_gradients_take_most(tmp_path):
+    """16 slices of a smaller tensor by the same function have nodes of 4."""
+
+    def smaller(at, number):
+        return [
+            *(sliced(at + 200 + 5 * k, number + 20 + k, [4]) for k in range(SLICES)),
+            *(node(at + 760 + 5 * k, number + 20 + k, length=4) for k in range(SLICES)),
+        ]
+
+    (found,) = found_in(tmp_path, more=smaller)
+    assert (found.size, found.calls, found.backward_ns) == (SIZE, 16, 160 * US)

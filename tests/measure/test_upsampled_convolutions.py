@@ -16,7 +16,7 @@ def called(name, start, end, *shapes, number=-1):
     return operator(name, start, end, **{"Sequence number": number, "Input Dims": list(shapes)})
 
 
-def found_in(folder, large=LARGE, kernel=KERNEL, between=()):
+def found_in(folder, large=LARGE, kernel=KERNEL, between=(), then="aten::conv2d"):
     """An interpolation of 100 and a convolution of 40, with nodes of 200 and 60."""
     events = []
     for n in range(STEPS):
@@ -26,7 +26,7 @@ def found_in(folder, large=LARGE, kernel=KERNEL, between=()):
             python("net.py(12): forward", at + 5, at + 300),
             called("aten::upsample_bilinear2d", at + 10, at + 110, SMALL, [], [], number=number),
             *(called(name, at + 115, at + 118, large, number=number + 1) for name in between),
-            called("aten::conv2d", at + 120, at + 160, large, kernel, [8], number=number + 2),
+            called(then, at + 120, at + 160, large, kernel, [8], number=number + 2),
             python("torch/_tensor.py(500): backward", at + 390, at + 900),
             called(NODE + "ConvolutionBackward0", at + 400, at + 460, number=number + 2),
             called(NODE + "UpsampleBilinear2DBackward0", at + 500, at + 700, number=number),
@@ -55,6 +55,7 @@ def test_views_may_be_between(tmp_path):
     [
         {"between": ["aten::relu"]},  # the order matters
         {"kernel": [8, 64, 3, 3]},
+        {"then": "aten::view"},  # no convolution follows
         {"kernel": [64, 64, 1, 1]},  # no fewer channels
         {"large": [2, 96, 16, 16], "kernel": [8, 96, 1, 1]},  # another tensor
     ],

@@ -128,6 +128,27 @@ def test_operators_that_a_function_calls_are_counted(tmp_path):
     assert (average.operator, average.operator_calls, average.cost_ns) == ("aten::lerp_", 10, 14 * US)
 
 
+def test_operators_that_the_recorder_calls_are_none_of_the_functions(tmp_path):
+    def watched(at):
+        return [
+            python("train.py(50): average", at + 901, at + 919),
+            operator("aten::lerp_", at + 902, at + 904),
+            python("dptune/capture/injected/observe/meters.py(40): counts", at + 905, at + 913),
+            *(operator("aten::item", at + 906 + n, at + 906.5 + n) for n in range(7)),
+        ]
+
+    found = user_code([rank_view(tmp_path, inside=watched)], {})
+    (average,) = [one for one in found.sites if one.name == "average"]
+    assert (average.operator, average.operator_calls, average.cost_ns) == ("aten::lerp_", 1, (18 - 8) * US)
+
+
+def test_a_frame_without_a_name_changes_nothing(tmp_path):
+    def unnamed(at):
+        return [python("train.py(50): ", at + 721, at + 721)]
+
+    assert sites([rank_view(tmp_path, inside=unnamed)]) == sites([rank_view(tmp_path)])
+
+
 def test_the_part_of_a_function_in_operators(tmp_path):
     shares = {(one.name, one.mostly): one.operator_share for one in user_code([rank_view(tmp_path)], {}).sites}
     assert shares["augment", "tensor operators"] == pytest.approx(140 / 199)

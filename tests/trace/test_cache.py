@@ -474,6 +474,27 @@ def test_the_users_folder_stays_small(trace_file, tmp_path, monkeypatch):
     assert entry != old
 
 
+def test_what_the_users_folder_has_room_for_stays(trace_file, tmp_path, monkeypatch):
+    """Of three entries the oldest goes, as the limit holds two."""
+    (trace_file.parent / cache.FOLDER).write_text("a file stands where the folder would")
+    folder = tmp_path / "home" / "dptune" / "columns"
+    folder.mkdir(parents=True)
+    for number in (2, 1):
+        (folder / f"{number}-0.columns").write_bytes(b"0" * 1000)
+        age(folder / f"{number}-0.columns", 3600.0 * number)
+    read(str(trace_file))
+    (entry,) = set(folder.glob("*.columns")) - {folder / "1-0.columns", folder / "2-0.columns"}
+    monkeypatch.setattr(cache, "USER_FOLDER_BYTES", entry.stat().st_size + 1000)
+    entry.unlink()
+    read(str(trace_file))
+    assert {path.name for path in folder.glob("*.columns")} == {"1-0.columns", entry.name}
+
+
+def test_of_a_trace_that_is_gone_nothing_is_kept_in_its_folder(tmp_path):
+    assert not cache._may_hold_entries(tmp_path / "absent")
+    assert cache._is_new(str(tmp_path / "absent" / "rank0.json"))
+
+
 def test_nothing_is_kept_unasked_or_of_small_traces(trace_file, monkeypatch):
     load([trace_file])
     assert entries(trace_file) == []

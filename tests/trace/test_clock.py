@@ -1,10 +1,11 @@
 from decimal import ROUND_HALF_EVEN, Decimal
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dptune.trace.kineto.clock import LIMIT_NS, nanoseconds
+from dptune.trace.kineto.clock import LIMIT_NS, all_nanoseconds, nanoseconds
 
 
 @given(st.decimals(min_value=-(10**15), max_value=10**15, allow_nan=False, places=9))
@@ -55,3 +56,17 @@ def test_forms_seen_in_traces(text: bytes, expected: int):
 )
 def test_what_is_no_time_is_none(text: bytes):
     assert nanoseconds(text) is None
+
+
+@pytest.mark.parametrize(
+    ("texts", "expected"),
+    [
+        ([b"1.5", b"20.25", b"7"], [1500, 20250, 7000]),
+        ([b"1.5", b'"1,5"'], None),
+        ([b"1", b"[1,2]", b"33"], None),
+        ([b".5", b".6"], None),
+    ],
+)
+def test_many_numbers_at_once_or_none(texts: list[bytes], expected: list[int] | None):
+    found = all_nanoseconds([msgspec.Raw(text) for text in texts])
+    assert (None if found is None else found.tolist()) == expected

@@ -81,6 +81,7 @@ def test_every_library_is_told_by_some_name_and_says_where_it_is_from():
         ("void (anonymous namespace)::elementwise<4>(int)", "(anonymous namespace)::elementwise"),
         ("_ZN7cutlass13device_kernelIN2at4cuda6detailEEEvv", "cutlass::device_kernel"),
         ("_Z6kernelv", "kernel"),
+        ("_ZNSt6vector4sizeEv", "vector::size"),
         ("_Z", ""),
         ("_ZN99x", "x"),
         ("plain_kernel.kd", "plain_kernel.kd"),

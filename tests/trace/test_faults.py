@@ -5,6 +5,7 @@ import json
 import pytest
 
 from dptune.trace import load
+from dptune.trace.kineto.clock import LIMIT_NS
 from dptune.trace.kineto.decode import decode
 
 KERNEL = {"ph": "X", "cat": "kernel", "name": "k", "pid": 0, "tid": 7, "ts": 5, "dur": 2}
@@ -72,6 +73,7 @@ def test_a_negative_size_is_named_whichever_way_the_event_is_read(tmp_path, odd)
         ("Process Group Ranks", 5),
         ("Process Group Name", ["0"]),
         ("Seq", "x"),
+        ("Collective name", None),
     ],
 )
 def test_an_impossible_argument_of_a_collective_is_named(tmp_path, key, value):
@@ -99,6 +101,33 @@ def test_no_verdict_rests_on_a_trace_with_many(tmp_path, wrong, level, fault):
     sound = [KERNEL | {"ts": 10 * at} for at in range(20)]
     (finding,) = read(tmp_path, *sound, *[KERNEL | fault] * wrong).findings
     assert finding.level == level
+
+
+def test_a_counter_beside_whole_events(tmp_path):
+    counter = {"ph": "C", "name": "GPU", "pid": 0, "tid": 0, "ts": 6, "args": {"utilization": 50}}
+    counters = read(tmp_path, KERNEL, counter, KERNEL).counters
+    assert (counters.words, counters.ts_ns.tolist(), counters.value.tolist()) == (("GPU: utilization",), [6000], [50])
+
+
+def test_an_event_that_ends_beyond_the_last_time_is_left_out(tmp_path):
+    """It starts right before."""
+    trace = read(tmp_path, KERNEL, {**KERNEL, "ts": LIMIT_NS // 1000, "dur": 5}, KERNEL)
+    assert (trace.events, trace.columns.ts_ns.tolist()) == (3, [5000, 5000])
+
+
+@pytest.mark.parametrize("event", [KERNEL, {**KERNEL, "args": []}], ids=["at once", "one by one"])
+def test_an_allocation_without_its_size_is_none(tmp_path, event):
+    allocation = {"ph": "i", "cat": "cpu_instant_event", "name": "[memory]", "pid": 1, "tid": 1, "ts": 5}
+    assert len(read(tmp_path, event, allocation, event).memory) == 0
+
+
+def test_a_second_list_of_events_in_a_file(tmp_path):
+    (tmp_path / "t.json").write_text(
+        f'{{"schemaVersion": 1, "traceEvents": [{json.dumps(KERNEL)}], "traceEvents": [{json.dumps(KERNEL)}]}}'
+    )
+    trace = decode(tmp_path / "t.json")
+    assert trace.events == 1
+    assert trace.partial.endswith("where a second trace begins: the file holds two traces")
 
 
 def test_a_sound_trace_has_no_fault(tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import io
 import json
 import pickle
@@ -16,6 +17,7 @@ from hypothesis import strategies as st
 from dptune.errors import TraceError
 from dptune.trace.flight.dump import is_dump, read_dump
 from dptune.trace.flight.unpickling import PickleError, plain
+from dptune.trace.inspector import is_inspector_log
 
 DUMPS = Path(__file__).parent / "flight_dumps"
 PLAIN = st.recursive(
@@ -97,6 +99,17 @@ def test_what_is_a_dump() -> None:
     assert not is_dump(Path(__file__).parents[2] / "sample_traces" / "healthy" / "run.json")
 
 
+@pytest.mark.parametrize("recognized", [is_dump, is_inspector_log])
+def test_a_file_that_may_not_be_opened_is_neither(recognized, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "t_0.json").write_text("{}")
+
+    def closed(*_: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(Path, "open", closed)
+    assert not recognized(tmp_path / "t_0.json")
+
+
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
@@ -144,5 +157,25 @@ def test_odd_values_are_left_out(tmp_path: Path) -> None:
     (tmp_path / "t_3.json").write_text(json.dumps({"entries": odd, "pg_config": {"0": {"ranks": "__import__('os')"}}}))
     dump = read_dump(tmp_path / "t_3.json")
     (only,) = dump.entries
+    assert (dump.groups, dump.enqueued) == ({}, {})
     assert (only.kind, only.input_sizes, only.duration_ms, only.at) == ("all_reduce", (), None, "")
-    assert dump.groups == {}
+
+
+def test_groups_and_their_last_collectives(tmp_path: Path) -> None:
+    """Ranks are a list or the text of one; numbers and names that are none are left out."""
+    (tmp_path / "t_3.json").write_text(
+        json.dumps(
+            {
+                "entries": [],
+                "pg_config": {"0": {"ranks": "[1, 0]"}, "1": {"ranks": [3, 2, -1, "x"]}, "2": {"ranks": 5}, "3": 5},
+                "pg_status": {
+                    "0": {"last_enqueued_collective": 7, "last_completed_collective": 6},
+                    "1": {"last_enqueued_collective": "x"},
+                    "2": 5,
+                },
+            }
+        )
+    )
+    dump = read_dump(tmp_path / "t_3.json")
+    assert dump.groups == {"0": (0, 1), "1": (2, 3)}
+    assert (dump.enqueued, dump.completed) == ({"0": 7}, {"0": 6})

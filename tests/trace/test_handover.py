@@ -4,12 +4,14 @@ import errno
 import os
 import sys
 import tempfile
+from concurrent.futures import Future
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from dptune.trace.loading import handover as parcels
+from dptune.trace.loading import reading
 from dptune.trace.loading.handover import Parcel, parcel
 
 
@@ -46,6 +48,17 @@ def test_what_was_opened_holds_no_file_open(tmp_path):
     found = [parcel({"a": np.arange(1000)}, str(tmp_path)).open() for _ in range(50)]
     assert len(found) == 50
     assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
+def test_what_a_process_sends_is_opened_where_it_is_received(tmp_path):
+    future = Future()
+    future.set_result(parcel({"a": np.arange(10)}, str(tmp_path)))
+    assert reading._opened(future, "rank0.json")["a"].tolist() == list(range(10))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_is_gone_is_not_locked(tmp_path):
+    assert parcels._lock(tmp_path / "gone") is None
 
 
 def test_in_a_folder_that_is_gone_it_is_handed_over_as_it_is(tmp_path):

@@ -9,6 +9,7 @@ import json
 import logging
 import shutil
 import sys
+import types
 
 import pytest
 
@@ -369,6 +370,13 @@ def test_without_hta_one_sentence_says_so(monkeypatch):
     with pytest.raises(DptuneError) as raised:
         importlib.import_module("dptune.trace.hta")
     assert (raised.value.message, raised.value.hint) == ("HTA is not installed", 'pip install "dptune[hta]"')
+
+
+def test_an_hta_without_a_name_that_is_imported_is_said(monkeypatch):
+    monkeypatch.setitem(sys.modules, "hta", types.ModuleType("hta"))
+    monkeypatch.delitem(sys.modules, "dptune.trace.hta")
+    with pytest.raises(DptuneError, match=r"HTA cannot be used; dptune was written for 0\.6\.1: cannot import name"):
+        importlib.import_module("dptune.trace.hta")
 
 
 def test_a_pandas_that_hta_fails_on_is_said(real_traces, monkeypatch):

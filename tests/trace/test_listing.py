@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from dptune.errors import RunError, TraceError
-from dptune.runfile import json_files
+from dptune.runfile import json_files, recognition
 from dptune.runfile.record import Ending, RunRecord
 from dptune.trace import load
+from dptune.trace.places.files import find
 
 SAMPLE = Path(__file__).parents[2] / "sample_traces" / "healthy"
 EVENT = {"ph": "X", "cat": "cpu_op", "name": "aten::add", "pid": 1, "tid": 1, "ts": 1, "dur": 1}
@@ -86,6 +87,22 @@ def test_traces_beside_a_run_json_of_dptune_are_read_without_it(folder, content,
         assert (ranks, its_code, level) == ({0, 1}, code, "partial")
         assert text.startswith(why)
         assert text.endswith("; the other traces in the folder are read without it")
+
+
+def test_traces_beside_a_run_json_that_cannot_be_read(folder, monkeypatch):
+    def record_of(_folder):
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    (folder / "run.json").write_text(json_files.text(RunRecord(dptune="0.1")))
+    monkeypatch.setattr(recognition, "record_of", record_of)
+    ranks, [(code, level, text)] = found(folder)
+    assert (ranks, code, level) == ({0, 1}, "file-unreadable", "partial")
+    assert text.startswith("run/run.json cannot be read: Permission denied; ")
+
+
+def test_no_names_at_all():
+    with pytest.raises(RunError, match="no trace files were named"):
+        find([])
 
 
 def test_a_recording_that_failed_is_one_whatever_lies_beside_it(tmp_path):

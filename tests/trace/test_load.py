@@ -1,5 +1,6 @@
 """What a user may name, and what is said of ranks. Traces here are a few lines each."""
 
+import errno
 import gzip
 import json
 import shutil
@@ -9,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from dptune.errors import RunError, TraceError
+from dptune import trace
+from dptune.errors import RunError, TraceError, UsageError
 from dptune.runfile import json_files
 from dptune.runfile.communication import DdpFacts
 from dptune.runfile.facts import Facts, OptimizerFacts
@@ -17,6 +19,8 @@ from dptune.runfile.loader import LoaderFacts
 from dptune.runfile.record import RunRecord
 from dptune.runfile.window import Window
 from dptune.trace import load
+from dptune.trace.loading import progress
+from dptune.trace.loading.gathering import with_events
 
 from .conftest import SAMPLE
 
@@ -243,6 +247,25 @@ def test_what_a_newer_dptune_wrote_is_said_and_not_read(run_folder):
         f"{run_folder.name}: rank-00001.facts.json has schema version '3.0\\n::x', but this version reads 0.x: "
         "update dptune"
     )
+
+
+def test_a_folder_of_a_further_process_that_may_not_be_listed(run_folder, monkeypatch):
+    repeated(run_folder, "1", 0, 1)
+    repeated(run_folder, "2", 0, 1)
+    iterdir = Path.iterdir
+
+    def listing(path):
+        if path.name in closed:
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return iterdir(path)
+
+    monkeypatch.setattr(Path, "iterdir", listing)
+    closed = ["1"]
+    run = load([run_folder])
+    assert (len(run.repeats), codes(run)) == (1, ["repeat-left-out"])
+    assert run.findings[0].text == ("repeats/1 is not part of the step time: it cannot be read: Permission denied")
+    closed = ["repeats"]
+    assert load([run_folder]).repeats == []
 
 
 def test_a_further_process_that_cannot_be_read_is_a_finding(run_folder):
@@ -574,3 +597,27 @@ def test_what_may_have_been_a_trace_is_damage(tmp_path, name, text):
     write(tmp_path / "rank0.json")
     (tmp_path / name).write_text(text)
     assert ("file-unreadable", "partial") in [(one.code, one.level) for one in load([tmp_path]).findings]
+
+
+def test_events_of_a_rank_that_the_run_does_not_have():
+    with pytest.raises(UsageError, match="no rank 7 was read") as error:
+        with_events(load([SAMPLE]), [1, 7])
+    assert error.value.hint == "these were: 0-1"
+
+
+def test_a_name_that_reading_traces_does_not_have():
+    with pytest.raises(AttributeError, match="has no attribute 'Nonsense'"):
+        _ = trace.Nonsense
+
+
+@pytest.mark.parametrize(
+    ("total", "seconds", "words"),
+    [
+        (1024, 4.0, "12 of 1,024 traces, 1 failed, 3.0 per second: rank12.json"),
+        (1024, 0.5, "12 of 1,024 traces, 1 failed: rank12.json"),  # too early for a rate
+        (63, 4.0, "12 of 63 traces, 1 failed: rank12.json"),
+    ],
+)
+def test_how_far_reading_has_come(monkeypatch, total, seconds, words):
+    monkeypatch.setattr(progress.time, "monotonic", lambda: seconds)
+    assert progress.Pace(total, done=12, failed=1, since=0.0).words("rank12.json") == words

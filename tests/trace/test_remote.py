@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import io
 import json
 import re
 import socket
@@ -24,7 +25,8 @@ from dptune.trace import Trace, load
 from dptune.trace.kineto.arguments import arguments
 from dptune.trace.kineto.decode import decode
 from dptune.trace.places import source
-from dptune.trace.places.failure import explained
+from dptune.trace.places.failure import RemoteError, explained
+from dptune.trace.places.remote import Reading, Remote
 
 from .conftest import ONE, SAMPLE, forget_s3
 
@@ -444,6 +446,58 @@ def test_a_damaged_record_is_a_finding(memory):
     run = load(["memory://run"])
     assert ranks_of(run) == [0, 1]
     assert [finding.code for finding in run.findings] == ["file-unreadable"]
+
+
+@pytest.mark.parametrize(
+    ("error", "shown"),
+    [(FileNotFoundError("gone"), "memory://n/*.json does not exist"), (PermissionError("closed"), "access is denied")],
+)
+def test_a_pattern_that_cannot_be_looked_for(memory, monkeypatch, error, shown):
+    def glob(*_args, **_kwargs):
+        raise error
+
+    monkeypatch.setattr(type(memory), "glob", glob)
+    with pytest.raises(RunError) as raised:
+        load(["memory://n/*.json"])
+    assert shown in raised.value.message
+
+
+def test_what_a_listing_names_elsewhere_is_found_there(memory, monkeypatch):
+    """As a page may link to another folder of its server."""
+    memory.pipe("/n/rank0.json", trace_text())
+    elsewhere = {name: {"name": name, "type": "file"} for name in ("/n/rank0.json", "/other/rank1.json")}
+    monkeypatch.setattr(type(memory), "find", lambda *_args, **_kwargs: elsewhere)
+    found = Remote("memory://n").rglob("*.json")
+    assert [str(path) for path in found] == ["memory://n/rank0.json", "memory:///other/rank1.json"]
+
+
+def test_what_is_neither_a_file_nor_a_folder_is_not_opened():
+    with pytest.raises(RemoteError, match="it is not a regular file"):
+        Remote("memory://n/queue", {"type": "pipe"}).opened()
+
+
+def test_the_bytes_of_a_file(memory):
+    memory.pipe("/n/notes", b"0123456789")
+    file = Reading(Remote("memory://n/notes"))
+    assert (file.read(4), file.tell(), file.read(), file.read(3)) == (b"0123", 4, b"456789", b"")
+    for _ in range(2):
+        file.close()
+    assert file.closed
+
+
+def test_bytes_before_an_error_are_returned_first(memory, monkeypatch):
+    class Broken(io.BytesIO):
+        def read(self, size=-1):
+            if self.tell() == 4:
+                raise ConnectionError("reset")
+            return super().read(min(size, 4))
+
+    memory.pipe("/n/notes", b"0123456789")
+    monkeypatch.setattr(type(memory), "open", lambda *_args, **_kwargs: Broken(b"0123456789"))
+    file = Reading(Remote("memory://n/notes"))
+    assert file.read(10) == b"0123"
+    with pytest.raises(RemoteError, match="the connection broke off"):
+        file.read(6)
 
 
 def test_a_zip_of_a_run(tmp_path):

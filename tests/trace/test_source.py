@@ -108,6 +108,13 @@ print(sorted({name.partition(".")[0] for name in sys.modules} & {"fsspec", "upat
 )
 def test_a_url_is_shown_without_its_secrets(name, shown):
     assert source.redacted(name) == shown
+    if source.is_url(name):
+        assert repr(source.located(name)) == f"Remote({shown!r})"
+
+
+def test_what_is_no_url_has_no_parts():
+    with pytest.raises(ValueError, match="a/b is not a URL"):
+        url.parts("a/b")
 
 
 @pytest.mark.parametrize(

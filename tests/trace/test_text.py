@@ -1,4 +1,6 @@
+import errno
 import gzip
+import io
 import zlib
 
 import pytest
@@ -122,9 +124,27 @@ def test_a_folder_or_an_absent_file_is_an_error_with_a_hint(tmp_path):
         assert error.value.hint
 
 
+def test_a_file_of_nothing_but_a_byte_order_mark(tmp_path):
+    assert read(written(tmp_path, b"\xff\xfe"))[0] == b""
+
+
 def test_an_empty_file(tmp_path):
     with pytest.raises(TraceError, match=r"is empty \(0 bytes\)"):
         read(written(tmp_path, b""))
+
+
+def test_a_gzip_file_that_cannot_be_read_beyond_its_header(tmp_path, unpacker):
+    class Broken(io.BytesIO):
+        def read(self, size=-1):
+            if self.tell():
+                raise OSError(errno.EIO, "Input/output error")
+            return super().read(10)
+
+    reader = text.Text(Broken(gzip.compress(TEXT)), "trace.json.gz")
+    with pytest.raises(
+        TraceError, match=r"nothing of trace\.json\.gz could be unpacked: .*byte 10: Input/output error"
+    ):
+        reader.read()
 
 
 def test_gzip_of_nothing(tmp_path, unpacker):

@@ -175,6 +175,15 @@ def test_later_windows_of_a_process_are_no_further_ranks(tmp_path):
     assert text.endswith("host_4711.1700000000001.pt.trace.json): later windows of a process whose first trace is used")
 
 
+def test_later_windows_whose_times_count_from_no_epoch(tmp_path):
+    """They overlap by their times, which may each count from the start of the window."""
+    for number in range(2):
+        window(tmp_path / f"host_4711.{1_700_000_000_000 + number}.pt.trace.json", 5)
+    run = load([tmp_path])
+    assert [rank.source for rank in run.ranks] == [str(tmp_path / "host_4711.1700000000000.pt.trace.json")]
+    assert left_out(run)[0].startswith("1 trace is left out (")
+
+
 def test_processes_that_record_at_one_time_are_ranks_whatever_their_names(tmp_path):
     """Hosts may have one name, and processes on them one number."""
     window(tmp_path / "host_7.1700000000000.pt.trace.json", EPOCH_US)

@@ -224,9 +224,6 @@ class Counters:
     value: NDArray[np.float64]
     words: tuple[str, ...]
 
-    def __len__(self) -> int:
-        return len(self.ts_ns)
-
 
 def _chosen(words: tuple[str, ...], wanted: Callable[[str], object]) -> Mask:
     return np.fromiter((bool(wanted(word)) for word in words), dtype=np.bool_, count=len(words))

@@ -83,7 +83,7 @@ def _unprofiled_share(spent: Sequence[DeviceTimeline], waits: Sequence[_Waits]) 
     idle_ns = sum(int(device_waits.lengths.sum()) for device_waits in waits)
     whole_ns = profiled_ns = 0
     for view, device, _ in spent:
-        if device.operations.on_cpu or not view.steps:
+        if device.operations.on_cpu:
             continue
         whole_ns += sum(window.length_ns for window in device.windows)
         profiled_ns += round(EVENT_NS * host_events(view) * len(device.windows) / len(view.steps))
@@ -91,9 +91,7 @@ def _unprofiled_share(spent: Sequence[DeviceTimeline], waits: Sequence[_Waits]) 
 
 
 def host_events(view: RankView) -> int:
-    """How many events of the host the steps of a rank have: operators, ranges, calls, Python functions."""
-    if not view.steps:
-        return 0
+    """How many events of the host the steps of a rank have, which has some: operators, ranges, calls, functions."""
     return events_in(view, Intervals.union(np.array([view.steps[0].start_ns]), np.array([view.steps[-1].end_ns])))
 
 

@@ -218,8 +218,6 @@ class Stacks:
 
     def _places(self, rows: Ints) -> Ints:
         """Where rows are among those of the stacks, NOWHERE for one that is not."""
-        if not len(self._rows):
-            return np.full(len(rows), NOWHERE, dtype=np.int64)
         at = np.minimum(np.searchsorted(self._rows, rows, sorter=self._order), len(self._rows) - 1)
         places = self._order[at]
         return np.where(self._rows[places] == rows, places, NOWHERE).astype(np.int64)

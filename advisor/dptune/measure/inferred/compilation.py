@@ -39,11 +39,9 @@ def compilation(host: HostEvents) -> Iterator[Trait]:
             text += f"; guards take {100 * took / whole:.2g} % of the step on the host"
         yield Trait(name="compiled calls", value=text, confidence="high")
     breaks: dict[str, int] = {}
-    for row in host.frames(_RESUMED).tolist():
-        match = _RESUMED.match(columns.name(row))
-        if match:
-            place = f"{match['function']} ({match['file']}:{match['line']})"
-            breaks[place] = breaks.get(place, 0) + 1
+    for match in (match for name in columns.names_of(host.frames(_RESUMED)) if (match := _RESUMED.match(name))):
+        place = f"{match['function']} ({match['file']}:{match['line']})"
+        breaks[place] = breaks.get(place, 0) + 1
     if breaks:
         often = sorted(breaks, key=lambda place: (-breaks[place], place))
         listed = ", ".join(f"{place} {breaks[place] / steps:.3g} per step" for place in often[:_MOST])

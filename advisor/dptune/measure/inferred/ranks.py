@@ -39,13 +39,11 @@ _NONE_AVERAGE = "the trace shows no backward pass that averages gradients"
 
 def inferred_facts(
     view: RankView, calls: Sequence[Call], world_size: int | None, source: Source | str
-) -> InferredFacts | None:
+) -> InferredFacts:
     """What the trace of a rank says of facts that a recording would have; `calls` are its collectives in steps.
 
-    `source` is the trace that has sizes of operator inputs, or why there is none. None for a trace without steps.
+    `source` is the trace that has sizes of operator inputs, or why there is none. The trace has steps.
     """
-    if view.no_steps:
-        return None
     host = HostEvents(view)
     issued = _issued(view, calls)
     facts = Facts(view.rank, world_size=world_size or 1, backend=view.trace.distributed.backend, ended="")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import pickletools
 from collections.abc import Callable
+from itertools import takewhile
 from typing import Any, BinaryIO
 
 _MARK = object()
@@ -32,15 +33,14 @@ def plain(file: BinaryIO) -> Any:
     stack: list[Any] = []
     memo: dict[int, Any] = {}
     try:
-        for opcode, argument, _ in pickletools.genops(file):
-            if opcode.name == "STOP":
-                return stack.pop()
+        # That it breaks off before STOP, genops raises as a ValueError.
+        for opcode, argument, _ in takewhile(lambda each: each[0].name != "STOP", pickletools.genops(file)):
             _do(opcode.name, argument, stack, memo)
+        return stack.pop()
     except PickleError:
         raise
     except (ValueError, IndexError, KeyError, TypeError, OverflowError) as error:
         raise PickleError(f"the pickle is damaged: {error}") from None
-    raise PickleError("the pickle breaks off")
 
 
 def _do(name: str, argument: Any, stack: list[Any], memo: dict[int, Any]) -> None:

@@ -80,8 +80,6 @@ def _numbers(grid: NDArray[np.uint8]) -> NDArray[np.int64] | None:
         return None
     if points and (grid[:, points[0]] != _POINT).any():
         return None
-    if points == [0]:
-        return None
     digits = np.ascontiguousarray(grid.T)[columns] - np.uint8(_ZERO)  # what is no digit wraps around to above 9
     if (digits > 9).any():
         return None
