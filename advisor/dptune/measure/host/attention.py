@@ -27,7 +27,7 @@ from dptune.measure.host.by_function import (
     whole_step_ns,
 )
 from dptune.measure.host.callers import PYTHON_CATEGORIES, callers
-from dptune.measure.host.frames import is_scripts, library_of
+from dptune.measure.host.frames import FRAME, is_scripts, library_of
 from dptune.measure.host.function_names import function_names
 from dptune.measure.host.operator_arguments import operator_arguments
 from dptune.measure.host.recorded_operators import RecordedOperators
@@ -50,7 +50,6 @@ _CHOICE = re.compile(
     r"^aten::(topk|sort|argmax|argsort|gather|multinomial|scatter\w*|one_hot|nonzero|cumsum|nll_loss\w*|cross_entropy_loss)$"
 )
 _HEAD = re.compile(r"^torch/nn/functional\.py\(\d+\): multi_head_attention_forward$")
-FRAME = re.compile(r"^(?P<file>.+\.py)\((?P<line>\d+)\): (?P<name>.+)$")
 _MOST = 2_000  # softmax operators whose sizes are read
 
 

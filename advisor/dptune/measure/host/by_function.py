@@ -6,7 +6,6 @@ counts, on a GPU the time of the kernels that they launch.
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ import numpy as np
 
 from dptune.measure.device.phases import bounds
 from dptune.measure.host.callers import callers
+from dptune.measure.host.frames import FRAME
 from dptune.measure.host.function_names import function_names
 from dptune.measure.host.launches import UNLAUNCHED
 from dptune.measure.host.recorded_operators import RecordedOperators
@@ -28,7 +28,6 @@ from dptune.trace.columns import Columns
 from dptune.trace.kernels import Work
 
 LEAST_SHARE = 0.01  # of a step, from which on a function is listed
-_FRAME = re.compile(r"^(?P<file>.+\.py)\((?P<line>\d+)\): (?P<name>.+)$")
 
 Found = TypeVar("Found", bound=FunctionOperators)
 
@@ -76,7 +75,7 @@ def by_function(view: RankView, rows: Ints, untraced_ns: float | None) -> Iterat
             frames.setdefault(name, caller.function)
     step_ns = whole_step_ns(view, untraced_ns)
     for function, called in calling.items():
-        match = _FRAME.match(frames[function])
+        match = FRAME.match(frames[function])
         if match is None:
             continue
         inside = np.array(called, dtype=np.int64)

@@ -1,4 +1,6 @@
-"""Whose code a function on Python's stack is: the script's, that of an installed package, torch's or Python's."""
+"""The file, line and name of a function on Python's stack, and whose code it is: the script's, that of an installed
+package, torch's or Python's.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,9 @@ from dptune.measure.host.enclosing import NOWHERE
 from dptune.trace.by_name import once_per_name
 from dptune.trace.columns import Columns
 
-_FRAME = re.compile(r"^(?P<file>[^<].*\.py)\(\d+\): ")
+# a Python function, as torch.profiler names it
+FRAME = re.compile(r"^(?P<file>.+\.py)\((?P<line>\d+)\): (?P<name>.+)$")
+_FILE = re.compile(r"^(?P<file>[^<].*\.py)\(\d+\): ")
 _INSTALLED = re.compile(r"(?:^|/)(?:site-packages|dist-packages)/|/lib/python\d|^(?:torch|dptune)/")
 _PACKAGES = frozenset(
     (
@@ -30,7 +34,7 @@ def is_users(frame: str) -> bool:
 
     A trace has file names only, cut by the folders of `sys.path`: an installed package counts as the user's own there.
     """
-    match = _FRAME.match(frame)
+    match = _FILE.match(frame)
     if match is None or _INSTALLED.search(match["file"]):
         return False
     return match["file"].split("/")[0].removesuffix(".py") not in sys.stdlib_module_names

@@ -12,12 +12,11 @@ from bisect import bisect_right
 from collections import defaultdict
 
 from dptune.measure.host.callers import PYTHON_CATEGORIES
-from dptune.measure.host.frames import is_scripts
+from dptune.measure.host.frames import FRAME, is_scripts
 from dptune.measure.host.pieces import alike
 from dptune.measure.once import once_for_each
 from dptune.measure.views import RankView
 
-_FRAME = re.compile(r"^(?P<file>.+\.py)\((?P<line>\d+)\): (?P<name>.+)$")
 _NAMED = re.compile(r"^(?P<file>.+?)(?:\((?P<line>\d+)\))?: (?P<name>.+)$")
 
 
@@ -29,7 +28,7 @@ class FunctionNames:
 
     def of(self, frame: str) -> str:
         """The name of a frame's function."""
-        match = _FRAME.match(frame)
+        match = FRAME.match(frame)
         firsts = self._firsts.get((match["file"], match["name"])) if match else None
         if match is None or firsts is None:
             return alike(frame)
@@ -45,7 +44,7 @@ def function_names(view: RankView) -> FunctionNames:
     begun = rows[columns.ts_ns[rows] > view.steps[0].start_ns] if view.steps else rows[:0]
     lines: dict[tuple[str, str], set[int]] = defaultdict(set)
     for name in dict.fromkeys(columns.name_id[begun].tolist()):
-        match = _FRAME.match(columns.names[name])
+        match = FRAME.match(columns.names[name])
         if match:
             lines[match["file"], match["name"]].add(int(match["line"]))
     return FunctionNames({function: sorted(of_it) for function, of_it in lines.items() if len(of_it) > 1})

@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 
 from dptune.errors import TraceError
-from dptune.measure.host.attention import FRAME, rows_around
+from dptune.measure.host.attention import rows_around
 from dptune.measure.host.by_function import taken_ns
 from dptune.measure.host.callers import PYTHON_CATEGORIES, has_stacks
-from dptune.measure.host.frames import is_scripts, library_of
+from dptune.measure.host.frames import FRAME, is_scripts, library_of
 from dptune.measure.host.operator_arguments import OperatorArguments
 from dptune.measure.intervals import Intervals, Ints
 from dptune.measure.views import RankView

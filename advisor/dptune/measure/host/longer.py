@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from dptune.measure.device.phases import bounds
 from dptune.measure.host.attribution import is_scripts
 from dptune.measure.host.callers import PYTHON_CATEGORIES
 from dptune.measure.host.enclosing import NOWHERE, Ranges
+from dptune.measure.host.frames import FRAME
 from dptune.measure.host.pieces import Doing, Pieces, alike, pieces
 from dptune.measure.intervals import NOTHING, Intervals
 from dptune.measure.views import RankView
@@ -25,7 +25,6 @@ Floats = NDArray[np.float64]
 LEAST_SHARE = 0.1  # of the lag, from which on something is named
 _MOST_OF_IT = 0.6  # of a difference, from which on a part of it is what differs
 _SLOWER = 1.05  # times as long as on the others, from which on operators that all ranks run are slower there
-_FUNCTION = re.compile(r"^(?P<file>.+\.py)\((?P<line>\d+)\): (?P<name>.+)$")
 NO_LINE = "not a function of the user's code"
 NO_RANGE = "not inside a range named by the script"
 NO_DETAIL = "nothing inside it accounts for most of the difference"
@@ -158,7 +157,7 @@ def _figures(
     longest = _longest(late, parts)
     row = late.pieces.row[longest]
     label = group.function or group.leaf
-    frame = _FUNCTION.match(_name_of(late.view, label)) if group.function else None
+    frame = FRAME.match(_name_of(late.view, label)) if group.function else None
     rank_ns, others_ns = _times(late, others, parts, label)
     detail = max(parts, key=lambda what: float(more[what].sum()))
     inside = detail.leaf if group.function else f"before {detail.before}" if detail.before and group.leaf else ""

@@ -16,7 +16,7 @@ import numpy as np
 from dptune.measure.host.by_function import taken_ns, whole_step_ns
 from dptune.measure.host.callers import PYTHON_CATEGORIES
 from dptune.measure.host.enclosing import NOWHERE, Ranges, holding
-from dptune.measure.host.frames import is_scripts, is_users
+from dptune.measure.host.frames import FRAME, is_scripts, is_users
 from dptune.measure.host.outermost import Outermost
 from dptune.measure.host.recorded_operators import RecordedOperators
 from dptune.measure.host.view_operators import VIEWS
@@ -29,7 +29,6 @@ from dptune.trace.kernels import OPERATOR_CATEGORIES, RANGE_CATEGORIES
 _STEP = re.compile(r"^Optimizer\.step#(?P<name>\w+)\.step$")
 _OF_OPTIM = re.compile(r"(^|/)torch/optim/\w+\.py\(\d+\): ")
 _OF_CLASS = re.compile(r"(^|/)torch/optim/(?!optimizer\.py|lr_scheduler\.py)\w+\.py\(\d+\): ")
-_FRAME = re.compile(r"^(?P<file>.+\.py)\((?P<line>\d+)\): (?P<name>.+)$")
 
 _MODULE = "nn.Module: "
 
@@ -101,5 +100,5 @@ def _innermost(columns: Columns, rows: Ints, operators: Ints) -> Ints:
 def _places(columns: Columns, functions: Ints) -> list[str]:
     """`name at file:line` of the functions that call the operators, the one with most calls first."""
     counts = Counter(columns.name(row) for row in functions.tolist())
-    found = (_FRAME.match(frame) for frame, _ in counts.most_common())
+    found = (FRAME.match(frame) for frame, _ in counts.most_common())
     return [f"{match['name']} at {match['file']}:{match['line']}" for match in found if match]

@@ -7,7 +7,6 @@ as a cast or a copy, counts as well.
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -15,6 +14,7 @@ import numpy as np
 
 from dptune.measure.host.by_function import lengths_ns, longest_first, outside_backward, taken_ns, whole_step_ns
 from dptune.measure.host.callers import callers
+from dptune.measure.host.frames import FRAME
 from dptune.measure.host.outermost import Call, calls, numel
 from dptune.measure.host.recorded_operators import RecordedOperators
 from dptune.measure.intervals import NOTHING, Intervals, Ints
@@ -25,7 +25,6 @@ from dptune.trace.kernels import OPERATOR_CATEGORIES
 _LOSSES = ("aten::cross_entropy_loss", "aten::nll_loss_nd")
 _OPERANDS = {"aten::mm": 0, "aten::addmm": 1, "aten::bmm": 0, "aten::baddbmm": 1}  # by product, where its rows are
 _MOST = 50_000  # products whose sizes are read
-_FRAME = re.compile(r"^(?P<file>.+\.py)\((?P<line>\d+)\): (?P<name>.+)$")
 
 
 def output_losses(views: Sequence[RankView], untraced_ns: Mapping[int, float]) -> list[OutputLoss]:
@@ -54,7 +53,7 @@ def _of_rank(view: RankView, untraced_ns: float | None) -> Iterator[OutputLoss]:
     for classes, pairs in of_classes.items():
         made = list({product.row: product for _, product in pairs}.values())
         longest = made[int(lengths_ns(columns, np.array([product.row for product in made])).argmax())]
-        match = _FRAME.match(callers(columns, np.array([longest.row]))[0].function or "")
+        match = FRAME.match(callers(columns, np.array([longest.row]))[0].function or "")
         if match is None:
             continue
         counted = _counted(recorded, pairs)

@@ -8,7 +8,6 @@ pass, as `vmap` does where it has no rule for an operator.
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -17,7 +16,7 @@ import numpy as np
 from dptune.measure.host.by_function import longest_first, taken_ns, whole_step_ns
 from dptune.measure.host.callers import PYTHON_CATEGORIES, innermost
 from dptune.measure.host.enclosing import NOWHERE
-from dptune.measure.host.frames import is_users
+from dptune.measure.host.frames import FRAME, is_users
 from dptune.measure.host.function_names import function_names
 from dptune.measure.host.outermost import calls
 from dptune.measure.host.recorded_operators import NODE, RecordedOperators
@@ -28,7 +27,6 @@ from dptune.measured import SliceGradients
 LEAST_SLICES = 16  # of one size in a step: as many calls as make a loop
 _SLICES = ("aten::select", "aten::slice", "aten::narrow")
 _NODE_NAMES = tuple(NODE + name for name in ("SelectBackward", "SliceBackward"))
-_FRAME = re.compile(r"^(?P<file>.+\.py)\((?P<line>\d+)\): (?P<name>.+)$")
 _MOST = 20_000  # slices that are looked at
 
 
@@ -59,7 +57,7 @@ def _of_rank(view: RankView, untraced_ns: float | None) -> Iterator[SliceGradien
             groups[name, tuple(known[row].shapes[0])].append(row)
             frames.setdefault(name, function)
     for (name, size), rows in groups.items():
-        match = _FRAME.match(columns.name(frames[name]))
+        match = FRAME.match(columns.name(frames[name]))
         if match is None or len(rows) < LEAST_SLICES * recorded.steps:
             continue
         called, running = np.array(rows, dtype=np.int64), np.array([nodes[row] for row in rows], dtype=np.int64)
@@ -76,7 +74,7 @@ def _of_rank(view: RankView, untraced_ns: float | None) -> Iterator[SliceGradien
             name=match["name"],
             at=f"{match['file']}:{match['line']}",
             size=[*size],
-            through=frame["name"] if (frame := _FRAME.match(through)) is not None else "",
+            through=frame["name"] if (frame := FRAME.match(through)) is not None else "",
             calls=len(rows) / recorded.steps,
             rank=view.rank,
             cost_ns=cost_ns,

@@ -12,7 +12,7 @@ import numpy as np
 from dptune.measure.device.phases import bounds
 from dptune.measure.host.callers import PYTHON_CATEGORIES
 from dptune.measure.host.enclosing import NOWHERE, Ranges
-from dptune.measure.host.frames import is_scripts, library_named
+from dptune.measure.host.frames import FRAME, is_scripts, library_named
 from dptune.measure.host.function_names import FunctionNames, function_names
 from dptune.measure.host.nesting import Nesting
 from dptune.measure.host.pieces import Pieces
@@ -23,7 +23,6 @@ from dptune.measured import CodePhase
 from dptune.trace.columns import Columns
 from dptune.trace.kernels import LAUNCH_CATEGORIES, OPERATOR_CATEGORIES, RANGE_CATEGORIES, STEP_NAME
 
-_FRAME = re.compile(r"^(?P<file>.+\.py)\((?P<line>\d+)\): (?P<name>.+)$")
 _BUILT_IN = re.compile(r"^<built-in (?:function|method) (?P<name>[^ >]+)")
 _OF_TORCH = re.compile(r"^(torch|dptune)/|^nn\.Module: |^<built-in method .* of (type|PyCapsule|pybind11)")
 _OF_RECORDER = "dptune/"
@@ -240,7 +239,7 @@ class Stacks:
         if below == NOWHERE:
             return PYTHON
         name = self._names[below]
-        built_in, frame = _BUILT_IN.match(name), _FRAME.match(name)
+        built_in, frame = _BUILT_IN.match(name), FRAME.match(name)
         if built_in and not in_operator:
             return built_in["name"]
         return frame["name"] if frame else OPERATORS
@@ -278,7 +277,7 @@ def _lines(frames: Iterable[str], names: FunctionNames) -> dict[str, int]:
     """By function the line that it begins at: the first, for what ran as recording began has the one it stood at."""
     found: dict[str, int] = {}
     for frame in frames:
-        match = _FRAME.match(frame)
+        match = FRAME.match(frame)
         if match:
             name = names.of(frame)
             found[name] = min(int(match["line"]), found.get(name, int(match["line"])))
