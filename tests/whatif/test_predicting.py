@@ -265,6 +265,21 @@ def test_the_straggler_of_a_trace_is_listed_and_samples_have_their_own_reason(
     assert "--strategies needs a recording of a DistributedDataParallel module" in " ".join(done.stdout.split())
 
 
+@pytest.mark.long
+def test_a_bound_of_another_gpu_is_none_of_the_traced_host(real_traces: Path, tmp_path: Path) -> None:
+    """The profiler slows the host, which limits these traced steps: a replay hides what another GPU may save, which is
+    no less than what 16-bit precision on this one may.
+    """
+    trace = real_traces / "kineto_resnet50_loader" / "234cf25_worker0.1623212756351.pt.trace.json.gz"
+    low_ns = []
+    for setting in ("gpu.model=H100 80GB HBM3", "precision.autocast=fp16", "gpu.model=V100-SXM2-16GB"):
+        done = run(tmp_path, "whatif", str(trace), "--no-cache", "--set", setting, "--format", "json")
+        found = json.loads(done.stdout)
+        low_ns.append(found["predictions"][0]["low_ns"])
+    assert low_ns[0] < low_ns[1] < 0.5 * found["measured_ns"]
+    assert low_ns[2] == found["measured_ns"], "the same GPU saves nothing"
+
+
 def test_a_trace_of_a_cpu_that_dptune_did_not_record_has_no_model(real_traces: Path, tmp_path: Path) -> None:
     trace = real_traces / "cpu_only" / "84dcf76_local_test_forward_hf_gpt2.json.gz"
     done = run(tmp_path, "whatif", str(trace), "--set", "ddp.bucket_cap_mb=1", "--no-cache")

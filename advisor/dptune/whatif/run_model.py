@@ -190,6 +190,8 @@ class RunModel:
         batch = None if other.samples is None else round(other.samples)
         why_none = self.measured.missing.get("samples_per_step", "")
         if why:
+            if self.traced and not by_host:
+                low_ns = traced_steps.bound_ns(self.model, self.step_ns, low_ns, first)
             known = {"global_batch": batch, "low_ns": round(low_ns), "assumptions": assumptions}
             bound = Prediction.only(why, changes=dict(changes), **known)
             lacking = {"global_batch": why_none} if batch is None and why_none else {}

@@ -176,7 +176,8 @@ def _notes(whatif: WhatIf, width: int) -> Iterator[Line]:
         words = "Samples of all ranks together: more ranks process more samples per step, on more devices."
         yield from labelled("Per sample", words, width)
     if len(whatif.predictions) > 1 and (scenarios := [name for name in settings if name in _SCENARIOS]):
-        words = f"{', '.join(scenarios)}: show what limits the step; no setting of the script does this."
+        traced = "the traced step, whose host the profiler slows" if whatif.traced else "the step"
+        words = f"{', '.join(scenarios)}: show what limits {traced}; no setting of the script does this."
         yield from labelled("Scenarios", words, width)
     if changing := [name for name in settings if changes_results(name)]:
         yield from labelled("Results", f"{', '.join(changing)}: may change training results.", width)
