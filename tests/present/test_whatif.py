@@ -130,6 +130,7 @@ def test_several_reasons_name_their_rows():
     said = text(bounds)
     assert "At least syncs.removed=true: calls wait. At least cuda.graphs=true: graphs differ." in said
     assert "at least 90.0 [a] up to 10.0 % less" in said
+    assert "at least 100.0 no saving" in text([Prediction.only("a bound", changes={"x.y": 1}, low_ns=100_000_000)])
     none = text([Prediction.only(why, changes={knob: True}) for knob, why in (("a.b", "no a"), ("c.d", "no c"))])
     assert "Prediction Not available: a.b=true: no a. Prediction Not available: c.d=true: no c." in none
     assert "Prediction Not available: no a." in text([Prediction.only("no a", changes={"a.b": True})])

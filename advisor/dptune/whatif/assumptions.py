@@ -37,9 +37,10 @@ _EVERYWHERE = {
     "allreduce.": "the algorithm takes the hops and bytes of its formula; the measurement was a ring",
 }
 _NODES = (
-    "ranks are spread evenly over nodes; the measured link is that {}, and ranks of a node share its link to other "
+    "ranks are spread evenly over nodes; the measured link is the one {}, and ranks of a node share its link to other "
     "nodes"
 )
+_BETWEEN = ("link.between_alpha_us", "link.between_gb_per_s")
 _BLOCKING = "on a CPU, an all-gather blocks whenever it is issued, so prefetching hides nothing"
 _ON_CPUS = {
     "ddp.bucket": _SIZES,
@@ -153,7 +154,7 @@ def _sentences(model: StepModel | Program, changes: Mapping[str, Value], traced:
         known = {begin: _UNKNOWN_PEAK if words == _PRECISION else words for begin, words in known.items()}
     if isinstance(model, Program):
         known["fsdp.units"] = known["fsdp.units"].format(**model.unit_share._asdict())
-    known["nodes"] = _NODES.format("within one" if model.hosts == 1 else "between two")
+    known["nodes"] = _nodes(model.hosts, changes)
     for name, value in changes.items():
         if not is_off(value) and value != "none":
             yield from (words for begin, words in known.items() if name.startswith(begin))
@@ -190,6 +191,15 @@ def _sentences(model: StepModel | Program, changes: Mapping[str, Value], traced:
         yield "a step takes more samples than an epoch has: the next epoch starts within it"
     if "ddp.comm_hook" in changes and model.dtype is None:
         yield "gradients are assumed to be float32: the recording does not show their dtype"
+
+
+def _nodes(hosts: int, changes: Mapping[str, Value]) -> str:
+    """How ranks are spread over nodes, and what of the link between nodes is nothing but the measured one."""
+    words = _NODES.format("within a node" if hosts == 1 else "between nodes")
+    lacking = [name for name in _BETWEEN if name not in changes]
+    if hosts > 1 or not lacking or changes.get("nodes") == 1:
+        return words
+    return f"{words}; {' and '.join(lacking)} {'is' if len(lacking) == 1 else 'are'} not set: assumed as within a node"
 
 
 def _lying(offsets: tuple[int, ...]) -> str:

@@ -296,8 +296,9 @@ def _row(name: str, prediction: Prediction, whatif: WhatIf) -> list[Cell]:
         why, least = Hole(prediction.missing["step_ns"], "not predicted"), prediction.known("low_ns")
         if least is None:
             return [name, why, why, why, why, why]
-        times = _times(prediction, whatif, least)
-        return [name, f"at least {ns_as_ms(least)}", "", "", samples, f"up to {change(times)}" if times < 1 else ""]
+        saved = change(_times(prediction, whatif, least))
+        most = f"up to {saved}" if saved.endswith("less") else "no saving"
+        return [name, f"at least {ns_as_ms(least)}", "", "", samples, most]
     of_step = " per step" if batch is None and whatif.known("global_batch") else ""
     ends_ns = [prediction.low_ns, prediction.high_ns]
     ends = [ns_as_ms(ns) for ns in ends_ns]
