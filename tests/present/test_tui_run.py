@@ -530,6 +530,13 @@ def test_dials_of_sharded_gpus_are_those_of_their_units() -> None:
     assert not any(name.startswith("ddp.") for name in names)
 
 
+def test_dials_of_replicated_gpus_are_those_of_their_buckets() -> None:
+    run, report = reading.sample("gpu/ranks-nccl-ddp")
+    names = [dial.knob for dial in dials(run, report.measured)]
+    assert {"ddp.bucket_cap_mb", "ddp.no_sync", "ddp.comm_hook"} < set(names)
+    assert not any(name.startswith("fsdp.") for name in names)
+
+
 def test_settings_that_a_recommendation_adds_have_names_of_their_own() -> None:
     """Not their knobs', which are beside them: all that a model predicts or bounds."""
     run, report = reading.sample("gpu/ranks-nccl-fsdp")
