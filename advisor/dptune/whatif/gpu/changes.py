@@ -216,7 +216,7 @@ def _first_bucket(program: Program, value: Value, side: Side) -> Program:
 def _no_sync(program: Program, value: Value) -> Program:
     """Gradients are reduced in the last backward pass of a step only."""
     if not value:
-        raise Missing("a GPU trace does not show what reducing gradients in every backward pass would take")
+        raise Missing("a GPU trace does not show how long reducing gradients in every backward pass would take")
     return silenced(program)
 
 
