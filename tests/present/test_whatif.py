@@ -122,6 +122,15 @@ def test_without_samples_a_change_is_of_the_step_time():
     assert "Per sample Samples of all ranks together" in mixed
 
 
+def test_without_samples_their_column_is_left_out_whatever_a_row_lacks():
+    """One reason for all rows, so that the table fits a screen of 80 columns."""
+    lacking = Prediction.only("no graph", changes={"cuda.graphs": True})
+    bound = Prediction.only("a bound", changes={"syncs.removed": True}, low_ns=90_000_000)
+    said = text([lacking, bound], global_batch=None)
+    assert "with step ms from to step time cuda.graphs=true [a] [a] [a] [a] syncs.removed=true at least 90.0" in said
+    assert "samples not measured: not known here" in said
+
+
 def test_several_reasons_name_their_rows():
     bounds = [
         Prediction.only(why, changes={knob: True}, low_ns=90_000_000)

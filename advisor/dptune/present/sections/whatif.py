@@ -291,14 +291,15 @@ def _times(prediction: Prediction, whatif: WhatIf, step_ns: float) -> float:
 
 def _row(name: str, prediction: Prediction, whatif: WhatIf) -> list[Cell]:
     batch = prediction.known("global_batch")
-    samples = Hole(prediction.missing["global_batch"]) if batch is None else f"{batch:,}"
+    none = whatif.missing.get("global_batch") or prediction.missing.get("global_batch", "")  # of the run: for all rows
+    samples = Hole(none) if batch is None else f"{batch:,}"
     if prediction.central_ns is None:
         why, least = Hole(prediction.missing["step_ns"], "not predicted"), prediction.known("low_ns")
         if least is None:
-            return [name, why, why, why, why, why]
+            return [name, why, why, why, samples if "global_batch" in whatif.missing else why, why]
         saved = change(_times(prediction, whatif, least))
         most = f"up to {saved}" if saved.endswith("less") else "no saving"
-        return [name, f"at least {ns_as_ms(least)}", "", "", samples, most]
+        return [name, "at least", ns_as_ms(least), "", samples, most]
     of_step = " per step" if batch is None and whatif.known("global_batch") else ""
     ends_ns = [prediction.low_ns, prediction.high_ns]
     ends = [ns_as_ms(ns) for ns in ends_ns]
