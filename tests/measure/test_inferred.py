@@ -428,7 +428,7 @@ def test_a_public_trace_without_the_caching_allocator(real_traces: Path) -> None
     assert [evidence.value for evidence in advice.evidence][:1] == [564.0]  # 2,820 calls in 5 steps
     assert idle_causes(measured) == ", almost all while the driver allocates or frees device memory"
     assert list(check_allocator(RunView(measured, []))) == []  # which would advise another setting of the cache
-    assert (measured.world_size, measured.missing["links"]) == (1, "one rank: no links")
+    assert (measured.world_size, measured.missing["links"]) == (1, "a single rank has no links")
     assert advice.remedy == "Unset PYTORCH_NO_CUDA_MEMORY_CACHING in the environment of the job."
 
 

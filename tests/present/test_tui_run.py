@@ -172,6 +172,7 @@ async def test_settings_turned_with_the_arrow_keys(large: Pilot[None], recorded:
         re.findall(r"Now .*? ([\d.]+) us/sample", seen)[0]
     )
     assert re.search(r"Per sample [\d.]+ % less", seen)
+    assert "Results" not in seen
     assert "includes no change" not in seen
     await large.press("right", "left", "left")  # past neither end
     assert pane.changes == {}
@@ -529,6 +530,13 @@ def test_dials_of_sharded_gpus_are_those_of_their_units() -> None:
     assert not any(name.startswith("ddp.") for name in names)
 
 
+def test_dials_of_replicated_gpus_are_those_of_their_buckets() -> None:
+    run, report = reading.sample("gpu/ranks-nccl-ddp")
+    names = [dial.knob for dial in dials(run, report.measured)]
+    assert {"ddp.bucket_cap_mb", "ddp.no_sync", "ddp.comm_hook"} < set(names)
+    assert not any(name.startswith("fsdp.") for name in names)
+
+
 def test_settings_that_a_recommendation_adds_have_names_of_their_own() -> None:
     """Not their knobs', which are beside them: all that a model predicts or bounds."""
     run, report = reading.sample("gpu/ranks-nccl-fsdp")
@@ -717,7 +725,8 @@ async def test_a_model_that_fails_does_not_end_the_interface_and_a_range_names_n
 ) -> None:
     _, report = recorded
     low_ns, high_ns = round(0.4 * report.measured.step.time_ns), round(0.9 * report.measured.step.time_ns)
-    ranged = Prediction.only("why no step is named", changes={}, low_ns=low_ns, high_ns=high_ns)
+    changes = {"loader.batch_size": 64}
+    ranged = Prediction.only("why no step is named", changes=changes, low_ns=low_ns, high_ns=high_ns)
     monkeypatch.setattr("dptune.present.tui.whatif.RunModel.predict", lambda *_: 1 / 0)
     await see(large, "Up and down: select a setting", "7", "0")
     await see(large, "the step model failed: ZeroDivisionError: division by zero", "right")
@@ -725,7 +734,10 @@ async def test_a_model_that_fails_does_not_end_the_interface_and_a_range_names_n
     await see(large, "Up and down: select a setting", "0")
     seen = flat(await see(large, "why no step is named", "right"))
     assert f"Then {low_ns / 1e6:.1f} to {high_ns / 1e6:.1f} ms █" in seen
-    assert "Per sample 10.0 to 60.0 % less" in seen
+    assert "Per step 10.0 to 60.0 % less" in seen  # the samples of this step are not known
+    assert "us/sample" not in seen.partition("Then")[2]
+    assert "Step time Samples per step are unknown, but change with these settings" in seen
+    assert "Results may change (loader.batch_size)" in seen
     assert f"{(low_ns + high_ns) / 2e6:.1f} ms" not in seen
     assert "Interval" not in seen
 

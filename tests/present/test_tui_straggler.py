@@ -79,7 +79,7 @@ async def test_settings_without_a_prediction_come_last_and_are_not_selected_firs
     assert [row.rpartition(" ")[2] for row in rows if "no prediction" in row] == lacking
     assert rows[-3:] == [row for row in rows if "no prediction" in row]
     await see(small, "> remove straggler", *["down"] * (len(rows) - 1))
-    await see(small, "not predicted: no collective was matched on several ranks", "right")
+    await see(small, "not predicted: no collective of known size was matched on all its ranks", "right")
     pane = small.app.query_one(WhatIfPane)
     pane._put_last(frozenset({"straggler.removed"}))
     assert pane.changes == {"straggler.removed": True}, "what is set stays set, wherever its row is"

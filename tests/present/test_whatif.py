@@ -59,10 +59,10 @@ def test_what_may_save_nothing_is_not_to_be_proven():
 def test_traced_steps_are_called_so():
     said = text([], traced=True)
     assert "ms per step, traced: the profiler slows the host." in said
-    assert "Compute hides" not in said
+    assert "hides all" not in said
     hidden = (
-        "take 100.0 ms. Compute hides all of it, or the host does, which the profiler slows: communication may cost "
-        "more in untraced steps. Link"
+        "take 100.0 ms. Compute or host work hides all of it. The profiler slows the host, so less may be hidden in "
+        "untraced steps. Link"
     )
     assert hidden in text([], traced=True, floor_ns=100_000_000)
     assert "Compute hides" not in text([], floor_ns=100_000_000)
@@ -83,7 +83,7 @@ def test_a_bound_has_no_step_and_its_reason():
 
 
 def test_a_bound_of_nothing_is_a_bound():
-    assert "host.times=0 at least 0 samples not measured: only a bound At least Only a bound." in text(
+    assert "host.times=0 at least 0 up to 100 % less samples not measured: only a bound At least Only a bound." in text(
         [Prediction.only("only a bound", changes={"host.times": 0.0}, low_ns=0)]
     )
 
@@ -96,6 +96,63 @@ def test_what_a_sweep_has_beside_its_knob_stands_once():
     assert " ddp.bucket_cap_mb=25 50.0 " in said
     assert "verify --set ddp.comm_hook=fp16 --set ddp.bucket_cap_mb=1" in said
     assert "Each with" not in text([predicted({**hook, "ddp.no_sync": True}), predicted(hook)])
+
+
+def test_a_replay_of_traced_gpu_steps_is_exact_by_construction():
+    """Of untraced steps, and of CPUs, whose model is made from half the steps, the error says something."""
+    fitted = "2.0 % error). The model is built from these steps: this does not test a change."
+    no_halves = {"held_out_share": None, "traced": True}
+    assert fitted in text([], **no_halves)
+    assert "built from these steps" not in text([], **{**no_halves, "traced": False}) + text([], traced=True)
+
+
+def test_without_samples_a_change_is_of_the_step_time():
+    """Two ranks process twice as many samples as one: that their step takes as long is no saving per sample."""
+    more = predicted({"world_size": 4}).model_copy(
+        update={"global_batch": None, "missing": {"global_batch": "no batch"}}
+    )
+    said = text([more], global_batch=None)
+    assert "from to step time world_size=4 50.0 45.0 55.0 50.0 % less" in said
+    assert "Step time Samples per step are unknown, but change with these settings" in said
+    assert "per sample" not in said
+    assert "Step time" not in text([predicted({"ddp.no_sync": True})], global_batch=None)
+    mixed = text([predicted({"world_size": 2}), more])
+    assert "to samples time per sample world_size=2" in mixed
+    assert "[a] 50.0 % less per step" in mixed
+    assert "Per sample Samples of all ranks together" in mixed
+
+
+def test_without_samples_their_column_is_left_out_whatever_a_row_lacks():
+    """One reason for all rows, so that the table fits a screen of 80 columns."""
+    lacking = Prediction.only("no graph", changes={"cuda.graphs": True})
+    bound = Prediction.only("a bound", changes={"syncs.removed": True}, low_ns=90_000_000)
+    said = text([lacking, bound], global_batch=None)
+    assert "with step ms from to step time cuda.graphs=true [a] [a] [a] [a] syncs.removed=true at least 90.0" in said
+    assert "samples not measured: not known here" in said
+
+
+def test_several_reasons_name_their_rows():
+    bounds = [
+        Prediction.only(why, changes={knob: True}, low_ns=90_000_000)
+        for knob, why in (("syncs.removed", "calls wait"), ("cuda.graphs", "graphs differ"))
+    ]
+    said = text(bounds)
+    assert "At least syncs.removed=true: calls wait. At least cuda.graphs=true: graphs differ." in said
+    assert "at least 90.0 [a] up to 10.0 % less" in said
+    assert "at least 100.0 no saving" in text([Prediction.only("a bound", changes={"x.y": 1}, low_ns=100_000_000)])
+    none = text([Prediction.only(why, changes={knob: True}) for knob, why in (("a.b", "no a"), ("c.d", "no c"))])
+    assert "Prediction Not available: a.b=true: no a. Prediction Not available: c.d=true: no c." in none
+    assert "Prediction Not available: no a." in text([Prediction.only("no a", changes={"a.b": True})])
+
+
+def test_what_is_no_setting_and_what_changes_results_is_said():
+    settings = ({"host.times": 0.0}, {"precision.autocast": "bf16"}, {"ddp.no_sync": True})
+    said = text([predicted(changes) for changes in settings])
+    assert "Scenarios host.times: show what limits the step; no setting of the script does this." in said
+    assert "Results precision.autocast: may change training results." in said
+    same = text([predicted({"ddp.no_sync": True})])
+    assert "Scenarios" not in same
+    assert "Results" not in same
 
 
 def test_a_search_shows_the_curve_and_the_best():

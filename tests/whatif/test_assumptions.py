@@ -54,6 +54,23 @@ def test_latency_that_is_another_than_the_fit_tells_is_said(latency, told):
     assert not any("latency" in one for one in assumed(on_cpus(), {"ddp.bucket_cap_mb": 1.0}, traced=False))
 
 
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({}, "link.between_alpha_us and link.between_gb_per_s are not set: assumed as within a node"),
+        ({"link.between_gb_per_s": 1.0}, "link.between_alpha_us is not set: assumed as within a node"),
+        ({"link.between_gb_per_s": 1.0, "link.between_alpha_us": 9.0}, ""),
+    ],
+)
+def test_a_link_between_nodes_that_is_not_set_is_said(changes, words):
+    """Of two ranks on one host, on two nodes without further settings, the step is predicted unchanged."""
+    for model in (on_cpus(), GPU):
+        said = " ".join(assumed(model, {"nodes": 2, **changes}, traced=False))
+        assert ("assumed as within" in said) == bool(words)
+        assert words in said
+        assert "assumed as within" not in " ".join(assumed(model, {"nodes": 1}, traced=False))
+
+
 def test_latency_that_is_set_is_taken_as_that_of_the_fit_is():
     model = on_cpus(latency=Latency(0.65, why="so it was"))
     assert "latency is 0.65 times the value set: so it was" in assumed(model, {"link.alpha_us": 5.0}, traced=False)

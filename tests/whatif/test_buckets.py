@@ -213,7 +213,7 @@ def test_a_first_bucket_needs_torchs_own_sizes(two_ranks: Program) -> None:
     whole = changed(two_ranks, {**IDLE, "ddp.first_bucket_mb": 1.0})
     assert us(whole) == pytest.approx(190 + reduced([600], [300]) + 50)  # all 600 kB are in the first
     three = changed(two_ranks, {"ddp.bucket_cap_mb": SIZE_MB})
-    with pytest.raises(Missing, match="default sizes"):
+    with pytest.raises(Missing, match="defaults, so the first bucket"):
         changed(three, {"ddp.first_bucket_mb": 1.0})
 
 

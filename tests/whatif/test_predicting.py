@@ -19,10 +19,11 @@ from dptune.measured.inferred import InferredFacts
 from dptune.runfile import json_files
 from dptune.runfile.facts import Facts
 from dptune.runfile.links import KindTimes, LinkRecord, SizeTimes
+from dptune.runfile.loader import LoaderFacts
 from dptune.runfile.record import RunRecord
 from dptune.trace import load
 from dptune.whatif.cpu.buckets import Caps, assign
-from dptune.whatif.predicting import _has, _offered
+from dptune.whatif.predicting import _has, _more_workers, _offered
 
 from .. import in_process  # noqa: TID252 - tests are no installed package
 from ..kept_traces import keeping  # noqa: TID252 - tests are no installed package
@@ -247,6 +248,38 @@ def test_a_trace_of_gpus_that_dptune_did_not_record(real_traces: Path, tmp_path:
     assert same["step_ns"] == found["measured_ns"]
 
 
+def test_the_straggler_of_a_trace_is_listed_and_samples_have_their_own_reason(
+    real_traces: Path, tmp_path: Path
+) -> None:
+    """Its rank 2 is a second late; that the model cannot remove it is a fact to know."""
+    words = ("whatif", str(real_traces / "torchrec_straggler_4xv100"), "--no-cache")
+    done = run(tmp_path, *words, "--format", "json")
+    found = json.loads(done.stdout)
+    by_name = {next(iter(one["changes"])): one for one in found["predictions"]}
+    assert "no collective of known size" in by_name["straggler.removed"]["missing"]["step_ns"]
+    bound = by_name["precision.autocast"]
+    assert "only an upper bound" in bound["missing"]["step_ns"]
+    assert bound["missing"]["global_batch"] == found["missing"]["global_batch"] != bound["missing"]["step_ns"]
+    done = run(tmp_path, *words, "--strategies")
+    assert done.returncode == 1
+    assert "--strategies needs a recording of a DistributedDataParallel module" in " ".join(done.stdout.split())
+
+
+@pytest.mark.long
+def test_a_bound_of_another_gpu_is_none_of_the_traced_host(real_traces: Path, tmp_path: Path) -> None:
+    """The profiler slows the host, which limits these traced steps: a replay hides what another GPU may save, which is
+    no less than what 16-bit precision on this one may.
+    """
+    trace = real_traces / "kineto_resnet50_loader" / "234cf25_worker0.1623212756351.pt.trace.json.gz"
+    low_ns = []
+    for setting in ("gpu.model=H100 80GB HBM3", "precision.autocast=fp16", "gpu.model=V100-SXM2-16GB"):
+        done = run(tmp_path, "whatif", str(trace), "--no-cache", "--set", setting, "--format", "json")
+        found = json.loads(done.stdout)
+        low_ns.append(found["predictions"][0]["low_ns"])
+    assert low_ns[0] < low_ns[1] < 0.5 * found["measured_ns"]
+    assert low_ns[2] == found["measured_ns"], "the same GPU saves nothing"
+
+
 def test_a_trace_of_a_cpu_that_dptune_did_not_record_has_no_model(real_traces: Path, tmp_path: Path) -> None:
     trace = real_traces / "cpu_only" / "84dcf76_local_test_forward_hf_gpt2.json.gz"
     done = run(tmp_path, "whatif", str(trace), "--set", "ddp.bucket_cap_mb=1", "--no-cache")
@@ -305,4 +338,15 @@ def test_settings_of_fsdp_are_none_of_a_trace_without_it() -> None:
 )
 def test_bf16_is_offered_only_where_the_gpu_may_have_it(architecture: str, peaks: tuple[str, ...], dtype: str) -> None:
     measured = SimpleNamespace(matmul=SimpleNamespace(architecture=architecture, peaks=dict.fromkeys(peaks, 1.0)))
-    assert dict(_offered(measured))["precision.autocast"] == dtype  # type: ignore[arg-type]
+    offered = dict(_offered(measured, 3))  # type: ignore[arg-type]
+    assert (offered["precision.autocast"], offered["loader.num_workers"]) == (dtype, 3)
+
+
+@pytest.mark.parametrize(
+    ("workers", "has_workers", "more"), [(4, True, 8), (0, False, 1), (None, True, 8), (None, False, 1)]
+)
+def test_more_workers_than_the_script_has_are_offered(workers: int | None, has_workers: bool, more: int) -> None:
+    """A step with one worker is no change worth predicting where four wait."""
+    loaders = [] if workers is None else [LoaderFacts(num_workers=workers)]
+    program: Any = SimpleNamespace(has_workers=has_workers)
+    assert _more_workers(program, [Facts(rank=0, loaders=loaders)]) == more

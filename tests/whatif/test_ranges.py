@@ -47,7 +47,7 @@ def test_why_is_what_the_range_is_of() -> None:
     assert why("ddp.comm_hook", "link.gb_per_s", "batch.times").endswith(
         "the effect of batch.times and ddp.comm_hook is estimated, not measured"
     )
-    assert why().endswith("the recording does not narrow it further")
+    assert why().endswith("the upper end of its interval is more than 1.86x the lower")
 
 
 def test_without_samples_their_own_reason_stays() -> None:

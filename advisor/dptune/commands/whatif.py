@@ -1,15 +1,16 @@
 """Predict step time after changes, from a recording alone.
 
-RUN is a run folder of `dptune profile`, or the name of a recording in dptune-runs (default: the latest). dptune models
-the step (compute of each rank, when each gradient is ready, communication) and replays it with the changes. The report
-starts with the error of the replay without changes. If that error is too large, only an upper bound is given.
+RUN is a run folder of `dptune profile`, or the name of a recording in dptune-runs (default: the latest); for GPU steps
+also traces. dptune models the step (compute of each rank, when each gradient is ready, communication) and replays it
+with the changes. The report starts with the error of the replay without changes. If that error is too large, only an
+upper bound is given.
 
-Without options, dptune searches for the best bucket sizes and the best combination of changes that leaves training
-results unchanged; with fully_shard on CPUs it predicts common changes of units. --set gives changes that are predicted
-together. --sweep tries several values of one knob on top of --set; without values it tries common ones. --strategies
-compares ways to share the work among the same ranks: less frequent communication, sharding the optimizer (ZeRO-1) or
-everything (FSDP, HSDP), by memory per rank and bounds of the step time. For the best predictions, measure the links
-with `dptune links`; to measure a change by running it, use `dptune verify`.
+Without options, dptune predicts common changes, one at a time. For DistributedDataParallel on CPUs it instead searches
+for the best bucket sizes and the best combination of changes that leaves training results unchanged. --set gives
+changes that are predicted together. --sweep tries several values of one knob on top of --set; without values it tries
+common ones. --strategies compares ways to share the work among the same ranks: less frequent communication, sharding
+the optimizer (ZeRO-1) or everything (FSDP, HSDP), by memory per rank and bounds of the step time. For the best
+predictions, measure the links with `dptune links`; to measure a change by running it, use `dptune verify`.
 
 settings for --set and --sweep, besides knobs (`dptune rules knobs`):
   accumulation.micro_batches  backward passes per optimizer step; combine fewer
@@ -28,7 +29,7 @@ settings for --set and --sweep, besides knobs (`dptune rules knobs`):
   link.within_alpha_us        an all-reduce within a host, for
     link.within_gb_per_s      fsdp.within_hosts
 
-settings for GPU steps, from any trace:
+settings for GPU steps, from recordings and traces:
   host.times, compute.times   factor on host or compute time
   batch.times                 factor on the samples of each batch
   syncs.removed               no host call waits for the device
@@ -37,7 +38,7 @@ settings for GPU steps, from any trace:
   attention.sdpa              attention in one fused kernel
   fsdp.prefetch               all-gathers are issued ahead of their use
   gpu.model                   another GPU model, with the same host and links
-  also precision, optimizer and link settings; fp16 and bf16 communication
+  also precision, optimizer and link settings, and ddp.comm_hook fp16, bf16
 
 Peak memory of a rank, and whether it fits, is shown for changes of the batch, resharding, wrapper, fsdp.units,
 fsdp.within_hosts (HSDP), fsdp.offload_policy, fsdp and model dtypes, precision.autocast, optimizer.name,

@@ -216,8 +216,8 @@ class RunView(RemovedView):
         ends = f"{100 * found.low_share:.0f} to {100 * found.high_share:.1f} %"
         likely = found.predicted_share
         saved = f"{ends} of a step" if likely is None else f"{100 * likely:.1f} % of a step ({ends})"
-        how = f"{bound.how}; limited by replay, which saves {saved} and idle time of the host"
-        return self.bound(0.0, most, f"{how}: the rest becomes waiting for the data loader" if waits else how)
+        how = f"{bound.how}; at most what the replay saves, {saved}, plus idle time that the host causes"
+        return self.bound(0.0, most, f"{how}; the rest becomes waiting for the data loader" if waits else how)
 
 
 def _call_ns(found: RepeatedForwardFacts) -> float:

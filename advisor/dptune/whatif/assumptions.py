@@ -30,16 +30,17 @@ _POWERSGD = (
 _CONSTANTS = "optimizer compute does not depend on betas and eps"
 _EVERYWHERE = {
     "link.": "a collective takes latency + bytes / bandwidth, with no other traffic on the link",
-    "world_size": "additional ranks compute like the recorded ones, over links like the measured one",
+    "world_size": "additional ranks compute like the recorded ones, over links as fast as the measured one",
     "optimizer.lr": "optimizer compute does not depend on the learning rate",
     "optimizer.betas": _CONSTANTS,
     "optimizer.eps": _CONSTANTS,
     "allreduce.": "the algorithm takes the hops and bytes of its formula; the measurement was a ring",
 }
 _NODES = (
-    "ranks are spread evenly over nodes; the measured link is that {}, and ranks of a node share its link to other "
+    "ranks are spread evenly over nodes; the measured link is the one {}, and ranks of a node share its link to other "
     "nodes"
 )
+_BETWEEN = ("link.between_alpha_us", "link.between_gb_per_s")
 _BLOCKING = "on a CPU, an all-gather blocks whenever it is issued, so prefetching hides nothing"
 _ON_CPUS = {
     "ddp.bucket": _SIZES,
@@ -78,8 +79,8 @@ _ON_CPUS = {
     "ranks scales with their former skew",
 }
 _PARTS = (
-    "where gradient sizes are unknown, they follow from how long copying each into its bucket takes; overlapping "
-    "compute slows new all-reduces as much as recorded ones, by 1 to 1.34 times if that is unknown"
+    "unknown gradient sizes are estimated from the time to copy each gradient into its bucket; overlapping compute "
+    "slows new all-reduces as much as recorded ones (1 to 1.34x if unknown)"
 )
 _BATCH = (
     "waiting for input grows in proportion to the batch, kernels and copies by 0.5 to 1 times that; host calls and "
@@ -96,9 +97,9 @@ _ON_GPUS = {
     "fsdp.no_sync": "adding gradients of micro-batches takes 1 to 3 times as long as copying them into the input of a "
     "reduce-scatter, and 5 to 40 us of host time each",
     "fsdp.units": "{least:.2f} to {most:.2f} of the host time in hooks of fully_shard is fixed per unit; copies take "
-    "as long in total as before; parts of a unit have the same size and as many tensors",
+    "as long in total as before; parts of a unit have the same size and the same number of tensors",
     "wrapper": "an all-reduce takes as long as a reduce-scatter and an all-gather of the same bytes, and overlapping "
-    "compute slows it as much as these, by 1 to 1.34 times if that is unknown; gradients of a unit have the same size "
+    "compute slows it as much as these (1 to 1.34x if unknown); gradients of a unit have the same size "
     "where the trace does not show their sizes; updating whole parameters takes 0.6 to 1.1 times as long per byte as "
     "updating shards",
     "ddp.bucket": _PARTS,
@@ -107,11 +108,11 @@ _ON_GPUS = {
     "ddp.gradient_as_bucket_view": "only copies out of buckets are saved",
     "accumulation.": "with fewer micro-batches, the last recorded ones remain; with more, each recorded pass takes "
     "longer in proportion, but not the last one if it alone reduces gradients",
-    "ddp.no_sync": "a pass without communication takes as long as before, without the time in DDP's reducer",
-    "straggler.balanced": "each kernel and the host work before each launch take their mean over ranks; hosts still "
-    "vary from step to step",
-    "straggler.removed": "each kernel of the slowest rank, the gap before it and the host work take the median of the "
-    "others; its host still varies from step to step",
+    "ddp.no_sync": "a pass without communication takes as long as before, less the time in DDP's reducer",
+    "straggler.balanced": "each kernel and the host work before each launch take their mean over ranks; host time "
+    "still varies from step to step",
+    "straggler.removed": "on the slowest rank, each kernel, the gap before it and host work take the median time of "
+    "the other ranks; host time still varies from step to step",
     "loader.batch_size": _BATCH,
     "batch.": _BATCH,
     "loader.num_workers": "each worker prepares a batch as fast as the script did; workers alone save at most the "
@@ -128,13 +129,13 @@ _ON_GPUS = {
     "hosts; the all-reduce of shards between hosts follows each reduce-scatter, or overlaps the next one",
     "fsdp.offload_policy": "shards are copied over PCIe at 6 to 50 GB/s, and updated by one core or a few in "
     f"{UPDATE_NS / 16:.1f} to {2 * UPDATE_NS:g} ns per element",
-    "optimizer.fused": "a fused update moves a quarter to 0.6 of the bytes of foreach operations (AdamW: a third)",
+    "optimizer.fused": "a fused update moves 0.25 to 0.6 times the bytes of foreach operations (AdamW: 0.33)",
     "optimizer.foreach": "foreach operations move the same bytes as the loop, without its gaps",
     "cuda.graphs": "forward and backward passes can be captured; the loader and the optimizer are launched as before",
     "gpu.": "no kernel or copy speeds up by more than the largest ratio of the two GPUs' peaks (FLOP/s, memory "
     "bandwidth); host calls and collectives take as long as before",
     "host.": "host calls keep their order and dependencies",
-    "syncs.": "the script does not depend on results it waited for",
+    "syncs.": "no host work depends on the results that the script waited for",
 }
 UNMATCHED = "collectives that were not matched on all ranks take as long as recorded, waiting included"
 UNVALIDATED = "GPU predictions have been checked against measured steps on one H200 only"
@@ -153,7 +154,7 @@ def _sentences(model: StepModel | Program, changes: Mapping[str, Value], traced:
         known = {begin: _UNKNOWN_PEAK if words == _PRECISION else words for begin, words in known.items()}
     if isinstance(model, Program):
         known["fsdp.units"] = known["fsdp.units"].format(**model.unit_share._asdict())
-    known["nodes"] = _NODES.format("within one" if model.hosts == 1 else "between two")
+    known["nodes"] = _nodes(model.hosts, changes)
     for name, value in changes.items():
         if not is_off(value) and value != "none":
             yield from (words for begin, words in known.items() if name.startswith(begin))
@@ -172,7 +173,7 @@ def _sentences(model: StepModel | Program, changes: Mapping[str, Value], traced:
     if changes.get("fsdp.within_hosts") and model.hosts > 1 and "link.within_gb_per_s" not in changes:
         yield (
             "communication within a host was not measured: it takes between no time and as long as between hosts; "
-            "ranks of a host share its link to others, or each has as much as one had"
+            "the ranks of a host share its link to other hosts, or each rank has a full link"
         )
     if model.others and any(name.startswith(_OF_THE_LINK) for name in changes):
         took = f"{max(model.others_ns.values(), default=0.0) / 1e6:.1f} ms"
@@ -190,6 +191,15 @@ def _sentences(model: StepModel | Program, changes: Mapping[str, Value], traced:
         yield "a step takes more samples than an epoch has: the next epoch starts within it"
     if "ddp.comm_hook" in changes and model.dtype is None:
         yield "gradients are assumed to be float32: the recording does not show their dtype"
+
+
+def _nodes(hosts: int, changes: Mapping[str, Value]) -> str:
+    """How ranks are spread over nodes, and what of the link between nodes is nothing but the measured one."""
+    words = _NODES.format("within a node" if hosts == 1 else "between nodes")
+    lacking = [name for name in _BETWEEN if name not in changes]
+    if hosts > 1 or not lacking or changes.get("nodes") == 1:
+        return words
+    return f"{words}; {' and '.join(lacking)} {'is' if len(lacking) == 1 else 'are'} not set: assumed as within a node"
 
 
 def _lying(offsets: tuple[int, ...]) -> str:

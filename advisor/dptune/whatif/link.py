@@ -12,7 +12,7 @@ from dptune.whatif.cpu.shared_link import Link
 from dptune.whatif.cpu.topology import ALONE
 
 AS_ALL_REDUCES = "the run's own reduce-scatters, which gloo runs as all-reduces"
-DERIVED = "the run's own reduce-scatters and all-gathers, which a ring all-reduce consists of"
+DERIVED = "the run's own reduce-scatters and all-gathers, the two halves of a ring all-reduce"
 _GLOO_LANES = 2  # threads of a process group of gloo
 _HALVES = ("reduce_scatter", "all_gather")  # of a ring all-reduce
 # A ring all-reduce is both, one after the other: each sends (n - 1) / n of the message, it sends 2 (n - 1) / n

@@ -8,8 +8,10 @@ from itertools import compress
 
 from dptune import __version__
 from dptune.knobs import Value
+from dptune.measure.steps.input_wait import drawn_from
 from dptune.measured import Measured, Missing
 from dptune.predicted import Prediction, Strategy, WhatIf
+from dptune.runfile.facts import Facts
 from dptune.trace.run import Run
 from dptune.whatif.cpu.changes import PREDICTED as PREDICTED_ON_CPUS
 from dptune.whatif.cpu.model import StepModel
@@ -21,18 +23,19 @@ from dptune.whatif.gpu.recorded import matches_collectives
 from dptune.whatif.memory.predicting import predict_memory
 from dptune.whatif.run_model import RunModel
 from dptune.whatif.searching import best_sets, changes_of_units
-from dptune.whatif.strategies import changes_of_strategies, strategies, too_large, with_memory
+from dptune.whatif.strategies import changes_of_strategies, replicated_module, strategies, too_large, with_memory
 from dptune.whatif.unit_strategies import of_units, with_units
 
 # What takes the reductions of a program of GPU steps.
 _OF_REDUCTIONS = frozenset({"ddp.bucket_cap_mb", "ddp.bucket_cap_mb_list", "ddp.first_bucket_mb", "ddp.comm_hook"})
+_WORKERS = 8  # of a loader that has some, it is not known how many
 # What is asked of steps that GPUs compute, where nothing else is.
 _OF_GPUS: tuple[tuple[str, Value], ...] = (
     ("host.times", 0.0),
     ("syncs.removed", True),
     ("compute.times", 0.5),
     ("straggler.removed", True),
-    ("loader.num_workers", 1),
+    ("loader.num_workers", _WORKERS),
     ("ddp.bucket_cap_mb", 5.0),
     ("ddp.bucket_cap_mb", 100.0),
     ("ddp.no_sync", True),
@@ -161,6 +164,8 @@ def _alternatives(run: Run, measured: Measured, ground: RunModel) -> list[Strate
     if ground.model.gathers if isinstance(ground.model, Program) else ground.model.sharding is not None:
         passes = round(measured.accumulation.known("backwards_per_step") or 1)
         return of_units(ground.model, facts, ground.step_ns, ground.predict, passes)
+    if measured.known("world_size") != 1:
+        replicated_module(facts)  # before the link: nobody is to measure one for a run that cannot be compared
     link = known_link(ground.model) if isinstance(ground.model, Program) else replace(ground.model.link, lanes=1)
     floor_ns = ground.at_best_ns()
     if floor_ns is None:
@@ -180,8 +185,10 @@ def search(run: Run, measured: Measured) -> WhatIf:
     except Missing as lack:
         return nothing(lack.reason)
     if not isinstance(ground.model, StepModel):
-        found = (ground.predict({name: value}) for name, value in _offered(measured) if _has(measured, name))
-        return ground.result([prediction for prediction in found if _applies(prediction, ground.step_ns)])
+        offered = _offered(measured, _more_workers(ground.model, ground.facts))
+        found = (ground.predict({name: value}) for name, value in offered if _has(measured, name))
+        shown = (each for each in found if _applies(each, ground.step_ns) or _is_of_a_straggler(each, measured))
+        return ground.result(list(shown))
     if ground.missed:
         return ground.result([])
     accumulates = all(facts.accumulates() for facts in ground.facts)
@@ -191,12 +198,27 @@ def search(run: Run, measured: Measured) -> WhatIf:
     return ground.result([ground.predict(changes) for changes in best_sets(ground.model, accumulates)], ground.curve())
 
 
-def _offered(measured: Measured) -> Iterator[tuple[str, Value]]:
-    """The changes to predict: fp16, not bf16, where the GPU has no bf16 peak, or its kernels leave open if it does."""
+def _offered(measured: Measured, workers: int) -> Iterator[tuple[str, Value]]:
+    """The changes to predict: fp16, not bf16, where the GPU has no bf16 peak, or its kernels leave open if it does; so
+    many `workers` of the loader.
+    """
     matmul = measured.matmul
     older = matmul.architecture.startswith(("Volta", "Turing")) or ("fp16" in matmul.peaks) > ("bf16" in matmul.peaks)
     for name, value in _OF_GPUS:
+        value = workers if name == "loader.num_workers" else value
         yield name, "fp16" if older and name == "precision.autocast" else value
+
+
+def _more_workers(program: Program, facts: Sequence[Facts]) -> int:
+    """More workers than the script has: one if it has none, twice as many, or _WORKERS if their number is unknown."""
+    loader = drawn_from(facts)
+    now = loader.num_workers if loader else None
+    return 2 * now if now else _WORKERS if program.has_workers else 1
+
+
+def _is_of_a_straggler(prediction: Prediction, measured: Measured) -> bool:
+    """Whether it removes the rank that others wait for: what the run has, predicted or not."""
+    return "straggler.removed" in prediction.changes and measured.known("straggler") is not None
 
 
 def _has(measured: Measured, name: str) -> bool:

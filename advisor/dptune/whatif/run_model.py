@@ -188,14 +188,18 @@ class RunModel:
         low_ns, predicted_ns, high_ns = interval(estimate_ns, below_ns, above_ns, floors, self._least_ns(new))
         assumptions = [*assumed(self.model, new, self.traced), *flat_settings.arguments(new, self.facts)]
         batch = None if other.samples is None else round(other.samples)
+        why_none = self.measured.missing.get("samples_per_step", "")
         if why:
+            if self.traced and not by_host:
+                low_ns = traced_steps.bound_ns(self.model, self.step_ns, low_ns, first)
             known = {"global_batch": batch, "low_ns": round(low_ns), "assumptions": assumptions}
-            return Prediction.only(why, changes=dict(changes), **known)
+            bound = Prediction.only(why, changes=dict(changes), **known)
+            lacking = {"global_batch": why_none} if batch is None and why_none else {}
+            return bound.model_copy(update={"missing": {**bound.missing, **lacking}})
         figures = {
             "global_batch": batch,
             "ns_per_sample": None if other.samples is None else predicted_ns / other.samples,
         }
-        why_none = self.measured.missing.get("samples_per_step", "")
         prediction = Prediction(
             changes=dict(changes),
             **figures,
@@ -356,10 +360,10 @@ class RunModel:
         except Missing as lack:
             link, missing = None, {"link": lack.reason}
         if floor_ns is None:
-            why = self.missed or missing.get("link", "no collective of known size was found on all its ranks")
+            why = self.missed or missing.get("link", "no collective of known size was matched on all its ranks")
             missing["floor_ns"] = why
         if self.held_out_share is None:
-            missing["held_out_share"] = "the replay of GPU steps holds every recorded step"
+            missing["held_out_share"] = "a GPU model is built from every recorded step"
         if self.variation_share is None:
             checked = isinstance(self.model, StepModel)
             missing["variation_share"] = "the model check compares held-out steps" if checked else NONE_ALIKE

@@ -8,7 +8,7 @@ from __future__ import annotations
 from types import MappingProxyType
 
 from dptune.errors import UsageError
-from dptune.knobs import PATCHED, Knob, knob
+from dptune.knobs import KNOBS, PATCHED, Knob, knob
 from dptune.measure.efficiency.peaks import gpu_name, not_a_gpu
 from dptune.whatif.cpu.topology import ALGORITHMS, RING
 from dptune.whatif.memory.changes import STATE
@@ -128,6 +128,12 @@ _ALL = (
 )
 ONLY_MEMORY = frozenset({"optimizer.name", "optimizer.sharded", "model.dtype"})
 SCENARIOS = MappingProxyType({scenario.name: scenario for scenario in _ALL})
+
+
+def changes_results(name: str) -> bool:
+    """Whether the knob or scenario of that name can change training results; False for unknown names."""
+    found = SCENARIOS.get(name) or KNOBS.get(name)
+    return found is not None and found.numerics == "changes"
 
 
 def named(name: str) -> Knob:

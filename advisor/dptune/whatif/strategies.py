@@ -69,7 +69,7 @@ def strategies(
     facts: Sequence[Facts], measured: Measured, link: Link, step_ns: float, floor_ns: float
 ) -> list[Strategy]:
     """What is known of each. Raises Missing where the run is not one of DistributedDataParallel."""
-    module, optimizer = _replicated(facts)
+    module, optimizer = replicated_module(facts)
     ranks, per_rank = measured.world_size, module.gradient_bytes or 0
     state = STATE.get(optimizer)
     if state is None:
@@ -151,8 +151,10 @@ def too_large(measured: Measured, alternatives: Sequence[Strategy]) -> bool:
     return bool(capacity) and least > FULL_SHARE * capacity
 
 
-def _replicated(facts: Sequence[Facts]) -> tuple[DdpFacts, str]:
-    """The module that is replicated and the name of its optimizer."""
+def replicated_module(facts: Sequence[Facts]) -> tuple[DdpFacts, str]:
+    """The module that is replicated and the name of its optimizer. Raises Missing where the run has none, or not all of
+    it was recorded.
+    """
     if not facts or not facts[0].ddp or facts[0].fsdp or facts[0].engine:
         raise Missing("--strategies needs a recording of a DistributedDataParallel module")
     if not facts[0].optimizers or facts[0].optimizers[0].name == "ZeroRedundancyOptimizer":

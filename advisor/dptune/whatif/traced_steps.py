@@ -36,6 +36,15 @@ def least_of_devices_ns(before: StepModel | Program, step_ns: float, floor_ns: f
     return max(floor_ns, step_ns - (min(step_ns, before.busy_ns()) - floor_ns))
 
 
+def bound_ns(before: StepModel | Program, step_ns: float, low_ns: float, floor_ns: float) -> float:
+    """A bound by replay, ns; if devices compute less with the changes (`floor_ns` of a step), no more than they allow:
+    without the profiler the host may not limit the step, and a replay hides what they save.
+    """
+    if not isinstance(before, Program) or floor_ns >= min(step_ns, before.busy_ns()):
+        return low_ns
+    return min(low_ns, least_of_devices_ns(before, step_ns, floor_ns))
+
+
 def with_room(least: float, step_ns: float, program: StepModel | Program) -> float:
     """The same at best, in ns: a host that limits the step spends time on its loader while no device is idle."""
     if not least or not isinstance(program, Program):

@@ -25,8 +25,8 @@ from dptune.measured import LinkFigures, LinkSize, RankFigures
 from dptune.measured.collectives import collective
 from dptune.runfile.links import KindTimes, LinkRecord, SizeTimes, SweepFit
 
-NO_COLLECTIVE = "no collective of known size was read on all ranks of its group; `dptune links` measures the links"
-ONE_RANK = "one rank: no links"
+NO_COLLECTIVE = "no collective of known size was recorded on all ranks of its group; `dptune links` measures the links"
+ONE_RANK = "a single rank has no links"
 _NO_GROUP = "the trace does not name the process group"
 _OF_ALL = "a sweep uses the default group"
 _NO_FACTOR = "it is unknown how much of this kind crosses each link"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from dptune.advise.sentence import sentence
 from dptune.knobs import KNOBS, Value, written
@@ -13,6 +13,7 @@ from dptune.present.lines import BLANK, Line, labelled, wrapped
 from dptune.present.sections.advice import change, changes
 from dptune.present.sections.whatif_memory import FITS, memory
 from dptune.present.table import Cell, Column, table
+from dptune.whatif.scenarios import changes_results
 
 _COLUMNS = (
     Column("with", right=False),
@@ -20,8 +21,11 @@ _COLUMNS = (
     Column("from"),
     Column("to"),
     Column("samples"),
-    Column("time per sample", right=False),
 )
+_PER_SAMPLE, _PER_STEP = Column("time per sample", right=False), Column("step time", right=False)
+_OF_SAMPLES = frozenset({"accumulation.micro_batches", "batch.times", "loader.batch_size", "world_size"})
+# What no setting of a script does: each shows how much of a step one part of it limits.
+_SCENARIOS = frozenset({"compute.times", "host.times", "straggler.removed", "syncs.removed"})
 _STRATEGIES = (
     Column("strategy", right=False),
     Column("state"),
@@ -33,7 +37,8 @@ _STRATEGIES = (
     Column("per sample", right=False),
 )
 _CURVE = (Column("size MiB"), Column("buckets"), Column("step ms"), Column("", right=False))
-_MAY_FIT = "the peak of a rank or the memory that it may use"
+_FITTED = " The model is built from these steps: this does not test a change."
+_MAY_FIT = "the predicted peak or the memory of a rank is unknown"
 _BAR = 30
 _AS_LONG = 0.99  # of the step: communication that takes no time leaves it as it is
 _OF_FIGURES = 46  # columns that the table takes beside the name of a set of changes
@@ -59,17 +64,18 @@ def _steps(whatif: WhatIf, width: int, run: str) -> Iterator[Line]:
     yield from labelled("Measured", f"{ns_as_ms(measured_ns)} ms per step, {how}{many}.", width, role="strong")
     replayed = f"Replay of the unchanged run: {ns_as_ms(whatif.replayed_ns)} ms ({percent(whatif.error_share)} error"
     held_out_share, variation_share = whatif.known("held_out_share"), whatif.known("variation_share")
+    fitted = _FITTED if whatif.traced and held_out_share is None else ""
     held_out = "" if held_out_share is None else f"; {percent(held_out_share)} on held-out steps"
-    yield from labelled("Model check", f"{replayed}{held_out}).", width)
+    yield from labelled("Model check", f"{replayed}{held_out}).{fitted}", width)
     if variation_share is not None:
-        words = f"Alternate traced steps of the same kind differ by {percent(variation_share)}."
+        words = f"Even and odd traced steps of the same kind differ by {percent(variation_share)}."
         yield from labelled("Steps vary", words, width)
     if whatif.known("floor_ns") is not None:
         words = f"If communication took no time, a step would take {ns_as_ms(whatif.floor_ns)} ms. "
         if whatif.traced and whatif.floor_ns >= _AS_LONG * measured_ns:
             words += (
-                "Compute hides all of it, or the host does, which the profiler slows: communication may cost more in "
-                "untraced steps."
+                "Compute or host work hides all of it. The profiler slows the host, so less may be hidden in untraced "
+                "steps."
             )
         else:
             words += "Skipping collectives can save more: it also removes their hooks."
@@ -91,7 +97,7 @@ def _steps(whatif: WhatIf, width: int, run: str) -> Iterator[Line]:
         yield from labelled("Search", f"{words}, so no search was run. {hint}", width, role="warning")
         return
     if not any(prediction.known("low_ns") is not None for prediction in whatif.predictions):
-        for why in dict.fromkeys(unpredicted.missing["step_ns"] for unpredicted in whatif.predictions):
+        for why in _reasons((_settings(unpredicted.changes), unpredicted) for unpredicted in whatif.predictions):
             yield from labelled("Prediction", f"Not available: {why}.", width, role="warning")
         return
     yield from _predicted(whatif, width, run)
@@ -111,29 +117,24 @@ def _predicted(whatif: WhatIf, width: int, run: str) -> Iterator[Line]:
     rows = list(zip(short, whatif.predictions, strict=True))
     if not _is_sweep(whatif.predictions):
         rows.sort(key=lambda row: _central(row[1], whatif))
-    yield from table(_COLUMNS, [_row(*row, whatif) for row in rows], width)
+    per_sample = whatif.known("global_batch") is not None
+    columns = (*_COLUMNS, _PER_SAMPLE if per_sample else _PER_STEP)
+    yield from table(columns, [_row(*row, whatif) for row in rows], width)
     for label, name in zip(short, names, strict=True):
         if label != name:
             yield from labelled(label.capitalize(), name, width)
-    ranges = [predicted for predicted in whatif.predictions if predicted.is_range]
-    for why in dict.fromkeys(predicted.missing["step_ns"] for predicted in ranges):
-        yield from labelled("Range", f"{why[0].upper()}{why[1:]}.", width)
-    bounds = [
-        bounded for bounded in whatif.predictions if bounded.central_ns is None and bounded.known("low_ns") is not None
-    ]
-    for why in dict.fromkeys(bound.missing["step_ns"] for bound in bounds):
-        yield from labelled("At least", f"{why[0].upper()}{why[1:]}.", width, role="warning")
+    for why in _reasons((name, predicted) for name, predicted in rows if predicted.is_range):
+        yield from labelled("Range", sentence(why), width)
+    bounds = [row for row in rows if row[1].central_ns is None and row[1].known("low_ns") is not None]
+    for why in _reasons(bounds):
+        yield from labelled("At least", sentence(why), width, role="warning")
     held_out_share = whatif.known("held_out_share")
     if bounds and held_out_share is not None and missed(whatif.error_share, held_out_share):
         share = percent(whatif.error_share + held_out_share)
         yield from labelled("Bounds", f"Each is lowered by the replay error, {share} of a step.", width)
     if len(bounds) < len(whatif.predictions):
-        ranged = any(prediction.is_range for prediction in whatif.predictions)
-        words = "Nominal 90 % prediction interval" + ("; range: too wide to name one step time." if ranged else ".")
-        yield from labelled("From, to", words, width)
-    if any("world_size" in predicted.changes for predicted in whatif.predictions):
-        words = "Samples of all ranks together: more ranks process more samples per step, on more devices."
-        yield from labelled("Per sample", words, width)
+        yield from labelled("From, to", "Nominal 90 % prediction interval.", width)
+    yield from _notes(whatif, width)
     for words in dict.fromkeys(words for predicted in whatif.predictions for words in predicted.assumptions):
         yield from labelled("Assumed", f"{words[0].upper()}{words[1:]}.", width)
     best = min(_saving(whatif), key=lambda one: _central(one, whatif), default=None)
@@ -148,6 +149,38 @@ def _predicted(whatif: WhatIf, width: int, run: str) -> Iterator[Line]:
                 f"dptune verify {settings}",
                 width,
             )
+
+
+def _reasons(rows: Iterable[tuple[str, Prediction]]) -> Iterator[str]:
+    """Why no step is predicted, a clause per reason; of several, with the names of its rows."""
+    names: dict[str, list[str]] = {}
+    for name, prediction in rows:
+        names.setdefault(prediction.missing["step_ns"], []).append(name)
+    for why, those in names.items():
+        yield f"{', '.join(those)}: {why}" if len(names) > 1 else why
+
+
+def unknown_samples(settings: Iterable[str], width: int) -> Iterator[Line]:
+    """How to compare steps whose samples are unknown, if these settings change them."""
+    if not _OF_SAMPLES.isdisjoint(settings):
+        words = "Samples per step are unknown, but change with these settings: divide each step by its samples."
+        yield from labelled("Step time", words, width, role="warning")
+
+
+def _notes(whatif: WhatIf, width: int) -> Iterator[Line]:
+    """What a reader must know of the settings: which change the samples, the results, or nothing in a script."""
+    settings = dict.fromkeys(name for prediction in whatif.predictions for name in prediction.changes)
+    if whatif.known("global_batch") is None:
+        yield from unknown_samples(settings, width)
+    elif "world_size" in settings:
+        words = "Samples of all ranks together: more ranks process more samples per step, on more devices."
+        yield from labelled("Per sample", words, width)
+    if len(whatif.predictions) > 1 and (scenarios := [name for name in settings if name in _SCENARIOS]):
+        traced = "the traced step, whose host the profiler slows" if whatif.traced else "the step"
+        words = f"{', '.join(scenarios)}: show what limits {traced}; no setting of the script does this."
+        yield from labelled("Scenarios", words, width)
+    if changing := [name for name in settings if changes_results(name)]:
+        yield from labelled("Results", f"{', '.join(changing)}: may change training results.", width)
 
 
 def _is_sweep(predictions: Sequence[Prediction]) -> bool:
@@ -258,15 +291,19 @@ def _times(prediction: Prediction, whatif: WhatIf, step_ns: float) -> float:
 
 def _row(name: str, prediction: Prediction, whatif: WhatIf) -> list[Cell]:
     batch = prediction.known("global_batch")
-    samples = Hole(prediction.missing["global_batch"]) if batch is None else f"{batch:,}"
+    none = whatif.missing.get("global_batch") or prediction.missing.get("global_batch", "")  # of the run: for all rows
+    samples = Hole(none) if batch is None else f"{batch:,}"
     if prediction.central_ns is None:
         why, least = Hole(prediction.missing["step_ns"], "not predicted"), prediction.known("low_ns")
         if least is None:
-            return [name, why, why, why, why, why]
-        return [name, f"at least {ns_as_ms(least)}", "", "", samples, ""]
+            return [name, why, why, why, samples if "global_batch" in whatif.missing else why, why]
+        saved = change(_times(prediction, whatif, least))
+        most = f"up to {saved}" if saved.endswith("less") else "no saving"
+        return [name, "at least", ns_as_ms(least), "", samples, most]
+    of_step = " per step" if batch is None and whatif.known("global_batch") else ""
     ends_ns = [prediction.low_ns, prediction.high_ns]
     ends = [ns_as_ms(ns) for ns in ends_ns]
     if prediction.is_range:
-        return [name, "range", *ends, samples, changes(*(_times(prediction, whatif, ns) for ns in ends_ns))]
-    per_sample = change(_times(prediction, whatif, prediction.step_ns))
+        return [name, "range", *ends, samples, changes(*(_times(prediction, whatif, ns) for ns in ends_ns)) + of_step]
+    per_sample = change(_times(prediction, whatif, prediction.step_ns)) + of_step
     return [name, ns_as_ms(prediction.step_ns), *ends, samples, per_sample]

@@ -57,7 +57,8 @@ def _of_gpus(run: Run, sharded: bool) -> Iterator[Dial]:
     if run.facts:
         yield Dial("precision.autocast", "autocast", (UNCHANGED, "bf16"))
         yield Dial("optimizer.fused", "fused optimizer", (UNCHANGED, True))
-        yield from _of_loader(run)
+        is_replicated = any(facts.ddp for facts in run.facts.values())
+        yield from _of_ddp(run) if is_replicated else _of_loader(run)
 
 
 def _of_ddp(run: Run) -> Iterator[Dial]:

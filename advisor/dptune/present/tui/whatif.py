@@ -21,6 +21,7 @@ from dptune.predicted import Prediction
 from dptune.present.amounts import milliseconds, ns_as_ms, number
 from dptune.present.lines import BLANK, Line, Role, Span, labelled, wrapped
 from dptune.present.sections.advice import change, changes
+from dptune.present.sections.whatif import unknown_samples
 from dptune.present.sections.whatif_memory import sentence
 from dptune.present.tui.background import uncollected
 from dptune.present.tui.dials import NO_STRAGGLER, UNCHANGED, advised, dials, name_of, wanted_of
@@ -31,9 +32,11 @@ from dptune.trace.run import Run
 from dptune.whatif.memory.predicting import predict_memory
 from dptune.whatif.predicting import known_settings
 from dptune.whatif.run_model import RunModel
+from dptune.whatif.scenarios import changes_results
 
 _NAMED = 8  # runs or traces that a command names
 _BAR, _LEAST_BAR, _LABEL, _AMOUNTS = 40, 10, 12, 28  # columns
+_PER_STEP = "Per step"
 _FRAMES, _WORDS, _LEAST_DIALS = 4, 8, 4  # lines: of both frames, of a prediction; settings that are always seen
 
 
@@ -238,7 +241,8 @@ class WhatIfPane(Container, can_focus=True):
             settings.update(Text("\n").join(self._settings()[first:last]))
             self.refresh_bindings()
             pane = self.query_one(Pane)
-            pane.border_subtitle = "" if self._lack else "bar: time per sample, ▒ its interval, │ now"
+            what = "step time" if self._measured.known("samples_per_step") is None else "time per sample"
+            pane.border_subtitle = "" if self._lack else f"bar: {what}, ▒ its interval, │ now"
             pane.show(self._words)
 
     def _seen(self) -> tuple[int, int]:
@@ -280,10 +284,10 @@ class WhatIfPane(Container, can_focus=True):
 
     def _predicted(self, prediction: Prediction, measured_ns: int, width: int) -> Iterator[Line]:
         before, after = self._measured.known("samples_per_step"), prediction.known("global_batch")
-        per_sample = (before / after if before and after else 1.0) / measured_ns
-        step_ns, samples = prediction.known("step_ns"), after or before
+        per_sample, what = (before / after if before and after else 1.0) / measured_ns, _per(before, after)
+        step_ns, samples = prediction.known("step_ns"), after
         if prediction.central_ns is None:
-            yield from _bound(prediction, per_sample, samples, width)
+            yield from _bound(prediction, per_sample, samples, what, width)
         else:
             times, low, high = (
                 ns * per_sample for ns in (prediction.central_ns, prediction.low_ns, prediction.high_ns)
@@ -294,13 +298,17 @@ class WhatIfPane(Container, can_focus=True):
                 yield _barred("Then", between, (low, high), width, role)
             else:
                 yield _measure("Then", step_ns, samples, (low, high), width, role)
-                yield from labelled("Interval", f"{between}, {changes(low, high)} per sample", width)
+                yield from labelled("Interval", f"{between}, {changes(low, high)} {what.lower()}", width)
             saved = changes(low, high) if step_ns is None else change(times)
             may = "save nothing" if times <= 1.0 else "change nothing"
             words = f"{saved}; the {'range' if step_ns is None else 'interval'} includes no change: this may {may}"
-            yield from labelled("Per sample", words if role == "warning" else saved, width, role=role)
+            yield from labelled(what, words if role == "warning" else saved, width, role=role)
             if step_ns is None:
                 yield from labelled("Range", prediction.missing["step_ns"], width, role="dim")
+        if what == _PER_STEP:
+            yield from unknown_samples(prediction.changes, width)
+        if changing := [name for name in prediction.changes if changes_results(name)]:
+            yield from labelled("Results", f"may change ({', '.join(changing)})", width)
         memory = predict_memory(self._measured, list(self._run.facts.values()), prediction.changes)
         if memory.known("peak_bytes") is not None:
             peak, fits = sentence(memory)
@@ -312,7 +320,12 @@ class WhatIfPane(Container, can_focus=True):
             yield from labelled("Assumed", words, width, role="dim")
 
 
-def _bound(prediction: Prediction, per_sample: float, samples: int | None, width: int) -> Iterator[Line]:
+def _per(before: int | None, after: int | None) -> str:
+    """What a saving is of: of the time per step where the samples of either are unknown."""
+    return "Per sample" if before and after else _PER_STEP
+
+
+def _bound(prediction: Prediction, per_sample: float, samples: int | None, what: str, width: int) -> Iterator[Line]:
     """What is known where no step is predicted: the shortest step that there may be, if any, and why no more."""
     why, least_ns = prediction.missing["step_ns"], prediction.known("low_ns")
     if least_ns is None:
@@ -320,7 +333,7 @@ def _bound(prediction: Prediction, per_sample: float, samples: int | None, width
         return
     low = least_ns * per_sample
     yield _measure("At least", least_ns, samples, (low, max(low, 1.0)), width, "warning")
-    yield from labelled("Per sample", f"{'at most' if low < 1.0 else 'at least'} {change(low)}", width, role="warning")
+    yield from labelled(what, f"{'up to' if low < 1.0 else 'at least'} {change(low)}", width, role="warning")
     yield from labelled("Reason", why, width, role="dim")
 
 

@@ -177,7 +177,7 @@ def _relinked(program: Program, link: Link, of_others: Link | None = None) -> Pr
     """With another link for all-reduces, and for other collectives that or a third. Those of other ranks stay."""
     before = known_link(program)
     if not program.messages:
-        raise Missing("no collective of known size was found on all its ranks")
+        raise Missing("no collective of known size was matched on all its ranks")
 
     def times(message: Message) -> float:
         if not program.uses_link(message):
@@ -209,14 +209,14 @@ def _first_bucket(program: Program, value: Value, side: Side) -> Program:
     for reduction in program.reductions:
         first, *rest = (program.messages[bucket.message].message_bytes for bucket in reduction.buckets)
         if first >= DEFAULT_CAP_BYTES or any(size < DEFAULT_CAP_BYTES for size in rest[:-1]):
-            raise Missing("the recorded buckets are not of torch's default sizes, which have a first one of their own")
+            raise Missing("recorded bucket sizes are not torch's defaults, so the first bucket has no size of its own")
     return rebucketed(program, Caps.of(first_bytes=int(float(value or 0) * MIB)), side)
 
 
 def _no_sync(program: Program, value: Value) -> Program:
     """Gradients are reduced in the last backward pass of a step only."""
     if not value:
-        raise Missing("a GPU trace does not show what reducing gradients in every backward pass would take")
+        raise Missing("a GPU trace does not show how long reducing gradients in every backward pass would take")
     return silenced(program)
 
 
@@ -265,7 +265,7 @@ def _same_time(program: Program, value: Value) -> Program:
 def without_part(program: Program, settings: Mapping[str, Value]) -> Program:
     """The program without all that these changes make faster; raises Missing where they change other parts, too."""
     if not settings or not settings.keys() <= _OF_OPTIMIZER:
-        raise Missing("the changes are not of one part of the step")
+        raise Missing("these changes affect different parts of the step")
     return no_time(program)
 
 

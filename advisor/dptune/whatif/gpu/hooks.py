@@ -91,7 +91,7 @@ def _memory_rate(program: Program) -> float:
 def as_bucket_views(program: Program, value: Value) -> Program:
     """No gradient is copied out of its bucket."""
     if not value:
-        raise Missing("a GPU trace does not show what copying gradients out of buckets would take")
+        raise Missing("a GPU trace does not show how long copying gradients out of buckets would take")
     if not program.reductions:
         raise Missing(NO_REDUCER)
     copies = having(program.parts, Part.BUCKET_COPY)

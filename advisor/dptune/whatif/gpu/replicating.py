@@ -59,7 +59,7 @@ def replicated(program: Program, value: Value, side: Side, caps: Caps) -> Progra
             raise Missing(NO_UNITS)
         return program
     if value == "fsdp":
-        raise Missing("a GPU trace without fully_shard does not show what its units would take")
+        raise Missing("a GPU trace without fully_shard does not show how long its units would take")
     if not program.unit_reductions:
         raise Missing(NO_REDUCTIONS)
     _check(program)

@@ -26,7 +26,7 @@ def kept_whole(program: Program, value: Value) -> Program:
     if not having(program.parts, Part.REGATHER):
         _needs_units(program)
     if value is not False:
-        raise Missing("a GPU trace does not show what gathering units for backward passes would take")
+        raise Missing("a GPU trace does not show how long gathering units for backward passes would take")
     gone = having(program.parts, Part.REGATHER)
     return without_part(requeued(program, gone), gone, Part.REGATHER)
 

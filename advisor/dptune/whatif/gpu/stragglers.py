@@ -86,7 +86,7 @@ def latest(program: Program) -> int:
             for begin in begins:
                 late[program.ranks[begin]].append(program.recorded_ns[begin] - first)
     if len(late) < 2:
-        raise Missing(ALONE if program.world_size == 1 else "no collective was matched on several ranks")
+        raise Missing(ALONE if program.world_size == 1 else "no collective of known size was matched on all its ranks")
     return max(late, key=lambda rank: fmean(late[rank]))
 
 

@@ -28,7 +28,7 @@ ADDING_NS = Assumed(40e3, 20e3, 5e3)  # of the host, for each gradient, with the
 def reduced_once(program: Program, value: Value, side: Side) -> Program:
     """Gradients of units are reduced in the last backward pass of each step."""
     if not value:
-        raise Missing("a GPU trace does not show what reducing gradients in every backward pass would take")
+        raise Missing("a GPU trace does not show how long reducing gradients in every backward pass would take")
     if not program.unit_reductions:
         raise Missing(NO_REDUCTIONS)
     edit, kept = UnitEdit.of(program), list[UnitReduction]()

@@ -153,7 +153,7 @@ def _offloaded(model: MemoryModel, value: Value) -> MemoryModel:
     if model.on_cpu:
         raise Missing("the run computes on CPUs, whose memory holds the shards already")
     if not value:
-        raise Missing("memory is modelled with offloading only")
+        raise Missing("the memory model covers turning offloading on, not off")
     sharding = sharding_of(model)
     shard = max((*sharding.units, sharding.root)) / sharding.ranks
     moments = model.each(lambda moment: replace(moment, gradients=0.0, optimizer=0.0))
@@ -253,7 +253,7 @@ def _unsynchronized(model: MemoryModel, value: Value) -> MemoryModel:
     """Whole gradients add up until the last micro-batch reduces them, unit by unit."""
     sharding = sharding_of(model)
     if not value:
-        raise Missing("memory is modelled without a reduction in each micro-batch only")
+        raise Missing("the memory model covers turning fsdp.no_sync on, not off")
     gradients = sharding.reduced * (sharding.root + sum(sharding.units))
 
     def of(moment: Moment) -> Moment:

@@ -75,7 +75,7 @@ def autocast(model: MemoryModel, value: Value) -> MemoryModel:
     if (value != "off") == model.autocast:
         return model
     if value == "off":
-        raise Missing("memory is modelled with autocast only")
+        raise Missing("the memory model covers turning autocast on, not off")
 
     def of(moment: Moment) -> Moment:
         narrow = _computed_in(model, moment, _AUTOCAST)
