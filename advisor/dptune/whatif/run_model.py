@@ -37,6 +37,7 @@ from dptune.whatif.cpu.model import StepModel
 from dptune.whatif.cpu.processes import unsure_ns
 from dptune.whatif.cpu.replay import step_ns
 from dptune.whatif.cpu.step_times import untraced
+from dptune.whatif.cpu.topology import UNKNOWN_NETWORK, lacks_network
 from dptune.whatif.cpu.uncertainty import slack_ns
 from dptune.whatif.cpu.uncertainty import unknown_ns as cpu_unknown_ns
 from dptune.whatif.cpu.unit_building import read as read_units
@@ -236,6 +237,8 @@ class RunModel:
             bound = f"{self.missed}: only an upper bound of the saving is known"
             few = isinstance(self.model, StepModel) and min(map(len, self.model.steps.values())) < ENOUGH_STEPS
             return f"{bound}; {MORE_STEPS}" if few else bound
+        if lacks_network(self.model.hosts, changes):
+            return UNKNOWN_NETWORK
         only = gpu_bounded(self.model, changes) if isinstance(self.model, Program) else bounded(changes)
         named = f"for {' and '.join(only)}, " if len(changes) > 1 else ""
         return f"{named}the model gives only an upper bound of the saving" if only else ""
