@@ -132,7 +132,7 @@ _ON_GPUS = {
     "optimizer.foreach": "foreach operations move the same bytes as the loop, without its gaps",
     "cuda.graphs": "forward and backward passes can be captured; the loader and the optimizer are launched as before",
     "gpu.": "no kernel or copy speeds up by more than the largest ratio of the two GPUs' peaks (FLOP/s, memory "
-    "bandwidth); host calls and collectives take as long as before",
+    "bandwidth), and none slows down; host calls and collectives take as long as before",
     "host.": "host calls keep their order and dependencies",
     "syncs.": "the script does not depend on results it waited for",
 }

@@ -284,13 +284,13 @@ def _compiled(program: Program) -> Program:
 
 
 def _another_gpu(program: Program, value: Value) -> Program:
-    """Kernels and copies are as much faster as the largest ratio of the two models' peaks."""
+    """Kernels and copies are as much faster as the largest ratio of the two models' peaks, and none is slower."""
     if not program.gpu:
         raise Missing("the model of the recorded GPUs is unknown, or they differ: name it with --gpu")
     most = most_times_as_fast(program.gpu, str(value))
     if most is None:
         raise Missing(f"the peaks of {program.gpu} are not known")
-    return times(program, (*COMPUTING, Kind.COPY), 1 / most)
+    return times(program, (*COMPUTING, Kind.COPY), 1 / max(1.0, most))
 
 
 def _whatever(bound: Callable[[Program], Program]) -> Changing:
