@@ -34,7 +34,7 @@ from dptune.whatif.gpu.offloading import offloaded
 from dptune.whatif.gpu.optimizing import foreach, fused, no_time
 from dptune.whatif.gpu.parts import Part, having
 from dptune.whatif.gpu.passes import as_graphs, micro_batches
-from dptune.whatif.gpu.precision import autocast, tensor_float_32
+from dptune.whatif.gpu.precision import autocast, convolutions_in_tf32, in_one_precision, products_in_tf32
 from dptune.whatif.gpu.program import Program
 from dptune.whatif.gpu.replicating import replicated
 from dptune.whatif.gpu.sharding import (
@@ -68,6 +68,7 @@ def changed(program: Program, settings: Mapping[str, Value], side: Side = Side.M
     """
     if settings.get("wrapper") == "ddp" and any(value for name, value in settings.items() if name.startswith("fsdp.")):
         raise Missing("DistributedDataParallel has no units: leave out fsdp settings")
+    settings = in_one_precision(settings)
     for name, bucketed in _OF_BUCKETS.items():
         if name in settings:
             program = bucketed(program, settings[name], side)
@@ -371,8 +372,8 @@ RANGED: dict[str, Ranging] = {
     "batch.times": batch_times,
     "loader.num_workers": loading_workers,
     "copies.non_blocking": uploads_beside,
-    "precision.float32_matmul": tensor_float_32,
-    "cudnn.allow_tf32": tensor_float_32,
+    "precision.float32_matmul": products_in_tf32,
+    "cudnn.allow_tf32": convolutions_in_tf32,
     "precision.autocast": autocast,
     "fsdp.param_dtype": _parameters_in,
     "fsdp.within_hosts": _within_hosts,
