@@ -154,6 +154,7 @@ def measured_run(
             MatmulFigures,
             fp32_share=fp32_share,
             unaligned_share=0.0,
+            fp32_convolution_share=0.0,
             layout_share=0.0,
             layout_calls=0.0,
             tensor_cores=tensor_cores,

@@ -138,6 +138,7 @@ def test_a_pipe_that_the_shell_opened_is_read(tmp_path: Path) -> None:
     done = subprocess.run(["bash", "-c", line], cwd=tmp_path, capture_output=True, text=True, timeout=900, check=False)
     assert "DP102 of /dev/fd/" in done.stderr
     assert "loader.num_workers cannot be '-5'" in done.stderr
+    assert "a whole number of processes, at least 0: " in done.stderr
 
 
 def test_a_value_that_no_environment_can_hold_is_refused() -> None:

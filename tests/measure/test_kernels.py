@@ -216,6 +216,22 @@ def test_kinds(name, kind):
     assert kind in KERNEL_KINDS
 
 
+def test_convolutions_in_fp32_are_a_part_of_what_runs_in_fp32(tmp_path):
+    """Each step of 100 us convolves for 30 and multiplies for 10 in fp32, and convolves for 20 on tensor cores."""
+    events = [step(number, 100 * number, 100 * number + 100) for number in range(4)]
+    for number in range(4):
+        at, first = 100 * number, 3 * number
+        events += [launch(first + place, at + place, at + place + 1) for place in range(3)]
+        events += [
+            kernel("volta_scudnn_128x128_relu_interior_nn_v1", at + 10, at + 40, first),
+            kernel("ampere_sgemm_128x64_tn", at + 40, at + 50, first + 1),
+            kernel("sm80_xmma_fprop_implicit_gemm_tf32f32_tf32f32_f32_nhwckrsc_nchw", at + 50, at + 70, first + 2),
+        ]
+    matmul = measure_events(tmp_path, events).matmul
+    assert matmul.fp32_share == pytest.approx(4 / 3 * matmul.fp32_convolution_share)
+    assert matmul.fp32_convolution_share == pytest.approx(120 / 360)  # the last step ends with its last kernel
+
+
 def test_what_kernels_of_mtia_do_not_show_is_not_zero(real_traces):
     """Its steps have kernels; their names show neither matrix units nor how its runtime names calls for memory."""
     report = reading.reported(real_traces / "mtia")

@@ -129,6 +129,7 @@ def measured() -> Measured:
         accumulation=AccumulationFigures(backwards_per_step=4, synchronised_backwards_per_step=4),
         matmul=MatmulFigures(
             fp32_share=0.2,
+            fp32_convolution_share=0.0,
             tensor_core_share=0.3,
             unclassified_share=0.02,
             unaligned_share=0.0,

@@ -54,6 +54,27 @@ def test_quiet(ask, make_measured, run):
     assert ask("DP401", make_measured(**{"fp32_share": 0.4, **run})) == []
 
 
+@pytest.mark.parametrize(
+    ("allowed", "knobs", "share"),
+    [
+        (None, ["precision.float32_matmul", "cudnn.allow_tf32"], 0.4),
+        (False, ["precision.float32_matmul", "cudnn.allow_tf32"], 0.4),
+        (True, ["precision.float32_matmul"], 0.1),  # cuDNN chose fp32 for its convolutions
+    ],
+)
+def test_convolutions_have_a_switch_of_their_own(ask, make_measured, make_facts, allowed, knobs, share):
+    """30 % of the step are fp32 convolutions, 10 % are products; then convolutions alone."""
+    facts = make_facts(settings={} if allowed is None else {"backends.cudnn.allow_tf32": allowed})
+    run = make_measured(fp32_share=0.4)
+    mixed = {"matmul": run.matmul.model_copy(update={"fp32_convolution_share": 0.3})}
+    (advice,) = ask("DP401", run.model_copy(update=mixed), [facts])
+    assert [change.knob for change in advice.changes] == knobs
+    assert advice.saves.high_share == pytest.approx(share)
+    only = {"matmul": run.matmul.model_copy(update={"fp32_convolution_share": 0.4})}
+    found = [change.knob for each in ask("DP401", run.model_copy(update=only), [facts]) for change in each.changes]
+    assert found == ([] if allowed else ["cudnn.allow_tf32"])
+
+
 @pytest.mark.parametrize("precision", ["high", "medium"])
 def test_quiet_where_tf32_is_on(ask, make_measured, make_facts, precision):
     facts = make_facts(settings={"float32_matmul_precision": precision})

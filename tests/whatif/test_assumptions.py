@@ -26,6 +26,15 @@ def test_every_prediction_says_what_it_takes_for_granted(name):
     assert assumed(on_cpus(), {name: 1}, traced=False)
 
 
+def test_a_traced_host_is_slower_than_without_the_profiler():
+    words = "host calls take as long as with the profiler; without it they are faster"
+    assert [any(each.startswith(words) for each in assumed(GPU, {}, traced=traced)) for traced in (True, False)] == [
+        True,
+        False,
+    ]
+    assert not any(each.startswith(words) for each in assumed(on_cpus(), {}, traced=True))
+
+
 def test_each_sentence_once():
     (only,) = assumed(on_cpus(), {"ddp.bucket_cap_mb": 1.0, "ddp.first_bucket_mb": 1.0}, traced=False)
     assert only == "collectives of other sizes take as long as the link model predicts"

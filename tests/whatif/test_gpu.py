@@ -29,6 +29,7 @@ from dptune.whatif.gpu.building import build
 from dptune.whatif.gpu.changes import bounded, changed, with_quickest_host, without_profiler
 from dptune.whatif.gpu.graph import Kind
 from dptune.whatif.gpu.parts import Part, having
+from dptune.whatif.gpu.precision import in_one_precision
 from dptune.whatif.gpu.program import Program
 from dptune.whatif.gpu.recorded import program_of
 from dptune.whatif.gpu.stragglers import latest
@@ -49,6 +50,7 @@ from ..measure.handmade import (  # noqa: TID252 - tests are no installed packag
     launch,
     load_events,
     on_device,
+    operator,
     step,
 )
 from ..measure.many_ranks import Planted  # noqa: TID252
@@ -522,9 +524,9 @@ def test_precision_by_the_peaks_of_the_device(tmp_path: Path) -> None:
         one["name"] = names.get(str(one["name"]), one["name"])
     made = program(load_events(tmp_path, events))
     idle: dict[str, Value] = {"host.times": 0.0}
-    for change in ({"precision.float32_matmul": "high"}, {"cudnn.allow_tf32": True}):
-        assert us(changed(made, {**idle, **change})) == pytest.approx(30 + 2 + 48 / (8 * 0.62))
-        assert us(changed(made, {**idle, **change}, Side.LEAST)) == pytest.approx(30 + 6 + 44 / (8 * 0.4))
+    tf32: dict[str, Value] = {**idle, "precision.float32_matmul": "high"}
+    assert us(changed(made, tf32)) == pytest.approx(30 + 2 + 48 / (8 * 0.62))
+    assert us(changed(made, tf32, Side.LEAST)) == pytest.approx(30 + 6 + 44 / (8 * 0.4))
     hopper = replace(made, peaks={"fp32": 67e12, "tf32": 494.5e12, "bf16": 989.5e12})
     high = changed(hopper, {**idle, "precision.float32_matmul": "high"})
     assert us(high) == pytest.approx(30 + 2 + 48 / (494.5 / 67 * 0.62))
@@ -547,6 +549,48 @@ def test_precision_by_the_peaks_of_the_device(tmp_path: Path) -> None:
     )  # kernels are kernels in any precision
     assert bounded(made, {"precision.autocast": "bf16", "compile.model": True}) == ["compile.model"]
     assert us(changed(made, {**idle, "compile.model": True})) == pytest.approx(50)
+
+
+@pytest.mark.parametrize(
+    ("name", "around"),
+    [
+        ("ampere_scudnn_128x64_relu_interior_nn_v1", None),  # its name says that it convolves
+        ("ampere_sgemm_64x64_nn", "aten::cudnn_convolution"),
+        ("ampere_sgemm_64x64_nn", "aten::convolution_backward"),
+        ("ampere_sgemm_64x64_nn", "aten::_cudnn_rnn"),
+    ],
+)
+def test_products_and_convolutions_have_a_switch_of_tf32_each(tmp_path: Path, name: str, around: str | None) -> None:
+    """a multiplies for 50 us, b convolves for 30. A pass in 16 bits leaves nothing to TF32."""
+    events, names = three_steps(), {"a": "ampere_sgemm_128x64_nn", "b": name}
+    for event in events:
+        event["name"] = names.get(str(event["name"]), event["name"])
+    if around:
+        events += [operator(around, at + 2.5, at + 5) for at in (0, 100, 200)]
+    made = program(load_events(tmp_path, events))
+
+    def took_us(**settings: Value) -> float:
+        return us(changed(made, {"host.times": 0.0, **{n.replace("__", "."): v for n, v in settings.items()}}))
+
+    products, convolutions = 2 + 48 / (8 * 0.62), 2 + 28 / (8 * 0.62)
+    assert took_us(precision__float32_matmul="high") == pytest.approx(products + 30)
+    assert took_us(cudnn__allow_tf32=True) == pytest.approx(50 + convolutions)
+    both: dict[str, Value] = {"precision__float32_matmul": "high", "cudnn__allow_tf32": True}
+    assert took_us(**both) == pytest.approx(products + convolutions)
+    halves = 2 + 48 / (16 * 0.62) + 2 + 28 / (16 * 0.62)
+    assert took_us(precision__autocast="bf16") == pytest.approx(halves)
+    assert took_us(precision__autocast="bf16", **both) == pytest.approx(halves)
+    with pytest.raises(Missing, match="TF32 kernels would take in fp32"):
+        took_us(precision__autocast="bf16", precision__float32_matmul="highest")
+
+
+def test_units_in_16_bits_leave_nothing_to_autocast() -> None:
+    units: dict[str, Value] = {"fsdp.param_dtype": "bf16", "host.times": 0.5}
+    others: dict[str, Value] = {"precision.autocast": "bf16", "cudnn.allow_tf32": True}
+    assert in_one_precision({**others, **units}) == units
+    fp32: dict[str, Value] = {**others, "fsdp.param_dtype": "fp32"}
+    assert in_one_precision(fp32) == {"fsdp.param_dtype": "fp32", "precision.autocast": "bf16"}
+    assert in_one_precision({"precision.autocast": "off", "cudnn.allow_tf32": True})["cudnn.allow_tf32"]
 
 
 @pytest.mark.parametrize(("ranks", "step_us"), [(2, 70), (1, 50)])

@@ -15,6 +15,7 @@ from dptune.whatif.cpu.model import Latency, Loading, Pass, RankStep, StepModel
 from dptune.whatif.cpu.processes import unsure_ns
 from dptune.whatif.cpu.replay import step_ns
 from dptune.whatif.cpu.shared_link import Link
+from dptune.whatif.cpu.topology import UNKNOWN_NETWORK
 from dptune.whatif.cpu.variants import variants
 from dptune.whatif.predicting import search
 from dptune.whatif.run_model import RunModel
@@ -38,6 +39,14 @@ def ground(**more):
         "model": MODEL,
     }
     return RunModel(measured=measured_run(samples=64), **{**known, "variants": ((SLOWER,),), **more})
+
+
+def test_ranks_spread_over_nodes_have_a_bound_without_a_network():
+    told = ground().predict({"nodes": 2})
+    assert (told.known("step_ns"), told.known("high_ns")) == (None, None)
+    assert told.low_ns <= 470
+    assert told.missing["step_ns"] == UNKNOWN_NETWORK
+    assert ground().predict({"nodes": 2, "link.between_gb_per_s": 1.0}).step_ns
 
 
 def test_a_prediction_is_the_measured_step_and_what_the_replay_adds():

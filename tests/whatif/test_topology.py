@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from dptune.measured import Missing
 from dptune.whatif.cpu.shared_link import Link
-from dptune.whatif.cpu.topology import ALGORITHMS, relinked
+from dptune.whatif.cpu.topology import ALGORITHMS, lacks_network, relinked
 
 MEASURED = Link(10.0, 1.0, lanes=2)  # of two ranks 2 hops, each of half of the bytes
 SLOW = {"link.between_alpha_us": 0.1, "link.between_gb_per_s": 0.25}
@@ -57,6 +57,15 @@ def test_of_ranks_on_several_hosts_the_link_measured_is_that_between_them():
     for settings in ({"nodes": 1}, {"world_size": 4, "nodes": 2, "allreduce.algorithm": "hierarchical"}):
         with pytest.raises(Missing, match="the link within a host is unknown"):
             relinked(MEASURED, 2, 2, settings)
+
+
+def test_a_network_between_nodes_that_nobody_measured():
+    """Ranks of several hosts measured it; of one host, only what is set is known of it: its bandwidth."""
+    assert lacks_network(1, {"nodes": 2})
+    assert lacks_network(1, {"world_size": 8, "nodes": 4, "link.between_alpha_us": 5.0})
+    assert not lacks_network(2, {"nodes": 2})
+    for settings in ({}, {"nodes": 1}, {"world_size": 8}, {"nodes": 2, "link.between_gb_per_s": 1.0}):
+        assert not lacks_network(1, settings)
 
 
 def test_what_cannot_be():

@@ -100,7 +100,7 @@ class Knob:
         words = "numbers with commas between" if self.list_of_numbers else words
         words += ", or a whole number" if self.or_number else ""
         words += f" of {self.unit}" if self.unit else ""
-        words += f", at least {self.least:g}" if self.least else ""
+        words += f", at least {self.least:g}" if self.least is not None else ""
         return words + (" or `default`" if self.default is None and self.kind is not str else "")
 
     def _read(self, text: str) -> Value:

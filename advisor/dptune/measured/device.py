@@ -153,6 +153,9 @@ class MatmulFigures(Figures):
     """Matrix products (and convolutions) on the device, and whether they used tensor cores."""
 
     fp32_share: Figure[float] = Field(ABSENT, description="fp32 matmul and convolution kernels' time / step")
+    fp32_convolution_share: Figure[float] = Field(
+        ABSENT, description="the part of it in kernels whose names show that they convolve / step"
+    )
     tensor_core_share: Figure[float] = Field(ABSENT, description="tensor-core kernels' time / step")
     unclassified_share: Figure[float] = Field(
         ABSENT,

@@ -133,11 +133,18 @@ _ON_GPUS = {
     "optimizer.foreach": "foreach operations move the same bytes as the loop, without its gaps",
     "cuda.graphs": "forward and backward passes can be captured; the loader and the optimizer are launched as before",
     "gpu.": "no kernel or copy speeds up by more than the largest ratio of the two GPUs' peaks (FLOP/s, memory "
-    "bandwidth); host calls and collectives take as long as before",
+    "bandwidth), and none slows down; host calls and collectives take as long as before",
     "host.": "host calls keep their order and dependencies",
     "syncs.": "no host work depends on the results that the script waited for",
 }
-UNMATCHED = "collectives that were not matched on all ranks take as long as recorded, waiting included"
+UNMATCHED = (
+    "collectives that were not matched on all ranks take as long as recorded, waiting included; a rank that was not "
+    "read may limit the step instead"
+)
+_TRACED = (
+    "host calls take as long as with the profiler; without it they are faster, so faster kernels and collectives can "
+    "save more"
+)
 UNVALIDATED = "GPU predictions have been checked against measured steps on one H200 only"
 # Changes of what collectives that the model does not move would take, too.
 _OF_THE_LINK = ("link.", "straggler.", *TOPOLOGY)
@@ -167,8 +174,7 @@ def _sentences(model: StepModel | Program, changes: Mapping[str, Value], traced:
         if model.places((Kind.WAIT,)):
             yield UNMATCHED
         yield UNVALIDATED
-        if not traced:
-            yield "the profiler slows all host calls by the same factor, and no device work"
+        yield _TRACED if traced else "the profiler slows all host calls by the same factor, and no device work"
         return
     if changes.get("fsdp.within_hosts") and model.hosts > 1 and "link.within_gb_per_s" not in changes:
         yield (

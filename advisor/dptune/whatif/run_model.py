@@ -37,22 +37,22 @@ from dptune.whatif.cpu.model import StepModel
 from dptune.whatif.cpu.processes import unsure_ns
 from dptune.whatif.cpu.replay import step_ns
 from dptune.whatif.cpu.step_times import untraced
+from dptune.whatif.cpu.topology import UNKNOWN_NETWORK, lacks_network
 from dptune.whatif.cpu.uncertainty import slack_ns
 from dptune.whatif.cpu.uncertainty import unknown_ns as cpu_unknown_ns
 from dptune.whatif.cpu.unit_building import read as read_units
 from dptune.whatif.cpu.variants import others as others_of
 from dptune.whatif.cpu.variants import variants
 from dptune.whatif.gpu import unmatched
-from dptune.whatif.gpu.assumed import Side
 from dptune.whatif.gpu.changes import OF_LINK, UNPROFILED, sides, with_quickest_host, without_part, without_profiler
 from dptune.whatif.gpu.changes import bounded as gpu_bounded
 from dptune.whatif.gpu.changes import changed as gpu_changed
-from dptune.whatif.gpu.contention import contended
+from dptune.whatif.gpu.effects import effect, in_full
 from dptune.whatif.gpu.held_out import NONE_ALIKE, held_out
 from dptune.whatif.gpu.links import relinked
 from dptune.whatif.gpu.program import Program
 from dptune.whatif.gpu.recorded import program_of, views_of
-from dptune.whatif.gpu.uncertainty import OF_DIFFERENCE, interval, unchanged
+from dptune.whatif.gpu.uncertainty import OF_DIFFERENCE, interval
 from dptune.whatif.gpu.uncertainty import unknown_ns as gpu_unknown_ns
 from dptune.whatif.link import source_of
 from dptune.whatif.searching import curve
@@ -165,7 +165,7 @@ class RunModel:
             off = [self._off(group, new, difference) for group in self._variants_ns]
             ends, apart = list[Program](), (0.0, 0.0)
             if isinstance(self.model, Program):
-                ends = [_changed(self.model, new, side) for side in sides(new)]
+                ends = [in_full(self.model, new, side) for side in sides(new)]
                 off.append(self._off_ends(ends, difference))
                 apart = self._apart_ns(other)
                 off.append(apart)
@@ -240,6 +240,8 @@ class RunModel:
             bound = f"{self.missed}: only an upper bound of the saving is known"
             few = isinstance(self.model, StepModel) and min(map(len, self.model.steps.values())) < ENOUGH_STEPS
             return f"{bound}; {MORE_STEPS}" if few else bound
+        if lacks_network(self.model.hosts, changes):
+            return UNKNOWN_NETWORK
         only = gpu_bounded(self.model, changes) if isinstance(self.model, Program) else bounded(changes)
         named = f"for {' and '.join(only)}, " if len(changes) > 1 else ""
         return f"{named}the model gives only an upper bound of the saving" if only else ""
@@ -317,8 +319,11 @@ class RunModel:
 
     def _difference(self, model: Model, changes: Mapping[str, Value], before: float) -> tuple[Model, float]:
         """The model with the changes, and what they add to the measured step; `before`: the step without them."""
-        other = _changed(model, changes) if isinstance(model, Program) else changed(model, changes)
-        return other, (_replayed(other) / before - 1) * self.step_ns
+        if isinstance(model, Program):
+            after, ratio = effect(model, changes, before)
+            return after, (ratio - 1) * self.step_ns
+        other = changed(model, changes)
+        return other, (step_ns(other) / before - 1) * self.step_ns
 
     def _unknown_ns(
         self, other: Model, difference: float, *, only_a_bound: bool, of_batch: bool = False
@@ -386,12 +391,6 @@ class RunModel:
             limits=[self.unlike] if self.unlike else [],
             missing=missing,
         )
-
-
-def _changed(program: Program, changes: Mapping[str, Value], side: Side = Side.MIDDLE) -> Program:
-    """The program after changes, with kernels slowed down by the transfers that then overlap them."""
-    other = gpu_changed(program, changes, side)
-    return other if unchanged(program, other) else contended(other)
 
 
 def _replayed(model: Model) -> float:

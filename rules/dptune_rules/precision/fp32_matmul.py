@@ -17,7 +17,8 @@ FLOPs take at the peak of TF32.
 
 `torch.set_float32_matmul_precision("high")` at the start of the script. Inputs stay fp32; products are computed with 10
 bits of mantissa and summed in fp32. For convolutions the switch is `torch.backends.cudnn.allow_tf32`, which is on
-unless the script switched it off.
+unless the script switched it off: it is proposed where fp32 convolutions ran and the recording does not show it on.
+Where it is on, cuDNN has chosen their fp32 kernels, and they do not count.
 
 On GeForce cards (RTX 3060, 3090, 4090) the peak of TF32 is that of fp32, and bf16 autocast is proposed.
 
@@ -71,7 +72,8 @@ def check(run: RunView) -> Iterator[Advice]:
     """Propose TF32 where fp32 products take a share of the step worth it and the GPU knows TF32."""
     if run.measured.device_kind != "cuda" or not run.measured.matmul.tensor_cores:
         return
-    share = run.unstretched(run.measured.matmul.fp32_share)
+    convolutions, allowed = _convolutions(run)
+    share = run.unstretched(run.measured.matmul.fp32_share) - (convolutions if allowed else 0.0)
     impact = run.impact(share, WORTH_SHARE)
     if impact is None or not run.gpus_have(_knows_tf32, "TF32"):
         return
@@ -87,7 +89,9 @@ def check(run: RunView) -> Iterator[Advice]:
     impact = run.impact(share_saved, WORTH_SHARE)
     if impact is None:
         return
-    changes = [Change(knob="precision.float32_matmul", now=now, then="high")]
+    changes = [Change(knob="precision.float32_matmul", now=now, then="high")] if allowed or share > convolutions else []
+    if convolutions and not allowed:
+        changes.append(Change(knob="cudnn.allow_tf32", now=allowed, then=True))
     how = "the time of the fp32 matrix product and convolution kernels"
     bound = run.bound(0.0, share_saved, f"{how}, less what their FLOPs take at the peak of TF32" if fastest else how)
     yield Advice(
@@ -106,6 +110,13 @@ def check(run: RunView) -> Iterator[Advice]:
         watch="TF32 keeps 10 bits of mantissa where fp32 keeps 23: compare the loss over the first few hundred steps.",
         fingerprint=f"{RULE.code}:precision.float32_matmul",
     )
+
+
+def _convolutions(run: RunView) -> tuple[float, bool | None]:
+    """The share of a step that is fp32 convolutions, and whether TF32 is allowed in them; None if unknown."""
+    share = run.unstretched(run.measured.matmul.known("fp32_convolution_share") or 0.0)
+    allowed = run.facts[0].settings.get("backends.cudnn.allow_tf32") if run.facts else None
+    return share, None if allowed is None else bool(allowed)
 
 
 def _knows_tf32(capability: str, name: str) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Sequence
 
 from dptune.measure.device.alignment import is_unaligned, unaligned_products
 from dptune.measure.device.architectures import architecture_of, latest
+from dptune.measure.device.kernel_kinds import kernel_kind
 from dptune.measure.device.operator_kinds import operator_shares
 from dptune.measure.device.phases import bounds
 from dptune.measure.device.precisions import has_tensor_cores, is_fp32, is_tensor_core, is_unclassified
@@ -21,6 +22,7 @@ from dptune.trace.kernels import KERNEL_CATEGORIES, MTIA_CATEGORIES
 
 _SHARES = (
     "fp32_share",
+    "fp32_convolution_share",
     "tensor_core_share",
     "unclassified_share",
     "unaligned_share",
@@ -96,6 +98,7 @@ def matmul(
         layout_share=sum(_time(v, is_layout_change) for v in views) / whole,
         layout_calls=sum(_calls(v, is_layout_change) for v in views) / sum(v.windows for v in views),
         fp32_share=sum(_time(v, is_fp32) for v in views) / whole,
+        fp32_convolution_share=sum(_time(v, _convolves_in_fp32) for v in views) / whole,
         tensor_core_share=sum(_time(v, is_tensor_core) for v in views) / whole,
         unclassified_share=sum(_time(v, is_unclassified) for v in views) / kernels if kernels else None,
         tensor_cores=tensor_cores,
@@ -103,6 +106,10 @@ def matmul(
         peaks=common({_identity(views, device)[0], *device_names} - {""}, ("fp32", "tf32", "bf16", "fp16")),
         missing=missing,
     )
+
+
+def _convolves_in_fp32(name: str) -> bool:
+    return is_fp32(name) and kernel_kind(name) == "convolution"
 
 
 def is_layout_change(name: str) -> bool:

@@ -34,6 +34,9 @@ MOST_TIMES = 8  # more ranks than were recorded: beyond, other links carry most 
 RING, TREE, HIERARCHICAL = ALGORITHMS = ("ring", "tree", "hierarchical")
 # The settings that are one change together.
 TOPOLOGY = ("world_size", "nodes", "allreduce.algorithm", "link.between_alpha_us", "link.between_gb_per_s")
+UNKNOWN_NETWORK = (
+    "the network between nodes was not measured (set link.between_gb_per_s): only an upper bound of the saving is known"
+)
 
 
 @dataclass(frozen=True)
@@ -56,6 +59,11 @@ def ranks_asked(settings: Mapping[str, Value], before: int) -> int:
     if not 2 <= ranks <= MOST_TIMES * before:
         raise Missing(f"the model covers 2 to {MOST_TIMES * before} ranks, {MOST_TIMES} times the recorded number")
     return ranks
+
+
+def lacks_network(hosts: int, settings: Mapping[str, Value]) -> bool:
+    """Whether ranks of one host are to be spread over nodes, and nothing is known of the network between these."""
+    return hosts == 1 and int(settings.get("nodes") or 1) > 1 and settings.get("link.between_gb_per_s") is None
 
 
 def relinked(link: Link, before: int, hosts: int, settings: Mapping[str, Value], latency: float = 1.0) -> Link:

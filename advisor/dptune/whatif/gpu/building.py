@@ -215,6 +215,7 @@ def _of_rank(
     parts = np.where(launched, host_parts.parts(columns.thread[walk.launch], called_ns), Part.NONE)
     uploaded = columns.named(_UPLOAD.match, walk.rows)
     parts[uploaded] |= Part.UPLOAD
+    parts[columns.named(lambda name: kernel_kind(name) == "convolution", walk.rows)] |= Part.CUDNN
     sizes = columns.total_bytes[walk.rows[uploaded]]
     updates.update(columns.name(row) for row in walk.rows[kinds == Kind.UPDATE].tolist())
     rows, count = walk.rows.tolist(), len(host.time_ns)

@@ -34,7 +34,7 @@ from dptune.whatif.gpu.offloading import offloaded
 from dptune.whatif.gpu.optimizing import foreach, fused, no_time
 from dptune.whatif.gpu.parts import Part, having
 from dptune.whatif.gpu.passes import as_graphs, micro_batches
-from dptune.whatif.gpu.precision import autocast, tensor_float_32
+from dptune.whatif.gpu.precision import autocast, convolutions_in_tf32, in_one_precision, products_in_tf32
 from dptune.whatif.gpu.program import Program
 from dptune.whatif.gpu.replicating import replicated
 from dptune.whatif.gpu.sharding import (
@@ -68,6 +68,7 @@ def changed(program: Program, settings: Mapping[str, Value], side: Side = Side.M
     """
     if settings.get("wrapper") == "ddp" and any(value for name, value in settings.items() if name.startswith("fsdp.")):
         raise Missing("DistributedDataParallel has no units: leave out fsdp settings")
+    settings = in_one_precision(settings)
     for name, bucketed in _OF_BUCKETS.items():
         if name in settings:
             program = bucketed(program, settings[name], side)
@@ -284,13 +285,13 @@ def _compiled(program: Program) -> Program:
 
 
 def _another_gpu(program: Program, value: Value) -> Program:
-    """Kernels and copies are as much faster as the largest ratio of the two models' peaks."""
+    """Kernels and copies are as much faster as the largest ratio of the two models' peaks, and none is slower."""
     if not program.gpu:
         raise Missing("the model of the recorded GPUs is unknown, or they differ: name it with --gpu")
     most = most_times_as_fast(program.gpu, str(value))
     if most is None:
         raise Missing(f"the peaks of {program.gpu} are not known")
-    return times(program, (*COMPUTING, Kind.COPY), 1 / most)
+    return times(program, (*COMPUTING, Kind.COPY), 1 / max(1.0, most))
 
 
 def _whatever(bound: Callable[[Program], Program]) -> Changing:
@@ -371,8 +372,8 @@ RANGED: dict[str, Ranging] = {
     "batch.times": batch_times,
     "loader.num_workers": loading_workers,
     "copies.non_blocking": uploads_beside,
-    "precision.float32_matmul": tensor_float_32,
-    "cudnn.allow_tf32": tensor_float_32,
+    "precision.float32_matmul": products_in_tf32,
+    "cudnn.allow_tf32": convolutions_in_tf32,
     "precision.autocast": autocast,
     "fsdp.param_dtype": _parameters_in,
     "fsdp.within_hosts": _within_hosts,

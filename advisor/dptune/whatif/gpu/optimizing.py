@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Set as AbstractSet
+from dataclasses import replace
 
 from dptune.knobs import Value
 from dptune.measure.device.kernel_kinds import kernel_kind
@@ -47,7 +48,7 @@ def fused(program: Program, value: Value, side: Side) -> Program:
         return program
     listed = program if implementation == "foreach" else _listed(program, side)
     kernels = times(listed, (Kind.UPDATE,), _FUSED_KERNELS.at(side))
-    return times(kernels, (Kind.UPDATING,), _FUSED_CALLS.at(side))
+    return replace(times(kernels, (Kind.UPDATING,), _FUSED_CALLS.at(side)), optimizer="fused")
 
 
 def foreach(program: Program, value: Value, side: Side) -> Program:

@@ -40,6 +40,8 @@ _GATHERS = re.compile(rf"FSDP::all_gather(_copy_out)?\b|{_OF_FSDP1}")
 _REDUCES_UNIT = re.compile(r"FSDP::post_backward_reduce\b")
 _AFTER_PASS = re.compile(r"FSDP::(post_backward|root_post_backward)")
 _OF_UNITS = re.compile(r"FSDP::")
+# What `torch.backends.cudnn.allow_tf32` is about (ATen/native/cudnn/Conv_v8.cpp and RNN.cpp).
+_OF_CUDNN = re.compile(r"aten::(_?cudnn_(convolution|rnn)|convolution_backward)")
 _BACKWARD = re.compile(rf"FSDP::(pre_backward\b|backward_prefetch for )|{_OF_FSDP1}")
 
 
@@ -58,6 +60,7 @@ class Part(IntFlag):
     SETTING = 256  # a gradient that no earlier micro-batch has
     UNIT_REDUCING = 512  # gradients by fully_shard: copies in, reduce-scatters, and what follows them
     UNIT_HOOKS = 1024  # all that fully_shard does around the modules of units
+    CUDNN = 2048  # what cuDNN computes: convolutions, recurrent layers
 
 
 def having(parts: Sequence[int], part: Part) -> set[int]:
@@ -79,6 +82,7 @@ class HostParts:
     backward: Ranges
     attention: Intervals
     adding: Ranges
+    cudnn: Ranges
     spent: Mapping[Part, Intervals]
 
     @classmethod
@@ -105,6 +109,7 @@ class HostParts:
             backward=Ranges.of_rows(columns, backward),
             attention=attention_spans(view),
             adding=Ranges.of_rows(columns, adding),
+            cudnn=Ranges.of_rows(columns, columns.rows(RANGE_CATEGORIES, _OF_CUDNN.match)),
             spent={
                 Part.BUCKET_COPY: _union(columns, copies),
                 Part.REGATHER: _union(columns, _within(columns, gathers, backward)),
@@ -146,6 +151,7 @@ class HostParts:
         found[gathering & (self.backward.at(thread, time_ns) != NOWHERE)] |= Part.REGATHER
         found[self.attention.hold(time_ns)] |= Part.EAGER_ATTENTION
         found[self.adding.at(thread, time_ns) != NOWHERE] |= Part.ADDING
+        found[self.cudnn.at(thread, time_ns) != NOWHERE] |= Part.CUDNN
         return found
 
 

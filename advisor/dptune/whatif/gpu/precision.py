@@ -6,7 +6,7 @@ peak matrix products reach.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 
 from dptune.knobs import Value
 from dptune.measured import Missing
@@ -14,7 +14,7 @@ from dptune.whatif.gpu.assumed import Assumed, Side
 from dptune.whatif.gpu.editing import lasting, times, with_edges
 from dptune.whatif.gpu.graph import COMPUTING, Edge, Kind
 from dptune.whatif.gpu.overlap import computing_shares
-from dptune.whatif.gpu.parts import OUTSIDE
+from dptune.whatif.gpu.parts import OUTSIDE, Part, having
 from dptune.whatif.gpu.program import Program
 
 SMALLEST_NS = 2_000.0  # a kernel that does nothing takes 1 to 3 us on an A100, H100 or H200
@@ -27,6 +27,8 @@ _REACHED = Assumed(0.4, 0.62, 1.3)
 _SMALLEST_PRODUCT_NS = Assumed(6_000.0, SMALLEST_NS, SMALLEST_NS)
 _TF32_TIMES, _HALF_TIMES = 8.0, 16.0  # of the fp32 peak, where the device is unknown: those of an A100
 _MULTIPLYING = (Kind.FP32, Kind.ATTENTION, Kind.PRODUCT)
+_IN_16_BITS = ("fsdp.param_dtype", "precision.autocast")
+_IN_TF32, _IN_FP32 = ("precision.float32_matmul", "cudnn.allow_tf32"), (False, "highest")
 _LEAST_SHARE = 0.02  # of compute: a run with less computes in 16 bits already
 _UNKNOWN = Assumed(1.0, 0.5, 0.2)  # of a kernel that may multiply matrices: its name does not say
 # Kernels that multiply nothing move half of the bytes in 16 bits, or as many as before; autocast adds casts.
@@ -40,14 +42,31 @@ _SHARED = Assumed(1.0, 0.75, 0.5)
 _ALONE = Assumed(1.0, 0.88, 0.6)
 
 
-def tensor_float_32(program: Program, value: Value, side: Side) -> Program:
-    """fp32 matrix products and convolutions in TF32."""
-    if value in (False, "highest"):
+def in_one_precision(settings: Mapping[str, Value]) -> Mapping[str, Value]:
+    """The settings that the products of a pass go by: those in 16 bits take no TF32, nor a second 16-bit type."""
+    halved = [name for name in _IN_16_BITS if settings.get(name) in ("bf16", "fp16")]
+    others = {*halved[1:], *(name for name in _IN_TF32 if halved and settings.get(name) not in _IN_FP32)}
+    return {name: value for name, value in settings.items() if name not in others}
+
+
+def products_in_tf32(program: Program, value: Value, side: Side) -> Program:
+    """fp32 matrix products in TF32, by `torch.set_float32_matmul_precision`: all but those of cuDNN."""
+    of_cudnn = having(program.parts, Part.CUDNN)
+    return _in_tf32(program, value, side, lambda place: place not in of_cudnn)
+
+
+def convolutions_in_tf32(program: Program, value: Value, side: Side) -> Program:
+    """fp32 convolutions and recurrent layers of cuDNN in TF32, by `torch.backends.cudnn.allow_tf32`."""
+    return _in_tf32(program, value, side, having(program.parts, Part.CUDNN).__contains__)
+
+
+def _in_tf32(program: Program, value: Value, side: Side, chosen: Callable[[int], bool]) -> Program:
+    if value in _IN_FP32:
         raise Missing("a GPU trace does not show how long TF32 kernels would take in fp32")
     if program.peaks and "tf32" not in program.peaks:
         raise Missing("the device has no TF32")
-    faster = _faster(program, _ratio(program, "tf32", _TF32_TIMES), side)
-    faster = times(faster, (Kind.PRODUCT,), _UNKNOWN.at(side))
+    faster = _faster(program, _ratio(program, "tf32", _TF32_TIMES), side, (Kind.FP32,), chosen)
+    faster = times(faster, (Kind.PRODUCT,), _UNKNOWN.at(side), chosen)
     return faster if faster is program else _less_crowded(faster, side)
 
 
@@ -116,8 +135,14 @@ def _ratio(program: Program, dtype: str, unknown: float) -> float:
     return peaks[dtype] / peaks["fp32"] if dtype in peaks and "fp32" in peaks else unknown
 
 
-def _faster(program: Program, peaks_ratio: float, side: Side, kinds: tuple[Kind, ...] = (Kind.FP32,)) -> Program:
-    """Kernels of these kinds on units whose peak is so many times as high."""
+def _faster(
+    program: Program,
+    peaks_ratio: float,
+    side: Side,
+    kinds: tuple[Kind, ...],
+    chosen: Callable[[int], bool] | None = None,
+) -> Program:
+    """Kernels of these kinds on units whose peak is so many times as high; `chosen`: only those that end there."""
     assert set(kinds) <= COMPUTING
     ratio, smallest_ns = max(1.0, peaks_ratio * _REACHED.at(side)), _SMALLEST_PRODUCT_NS.at(side)
 
@@ -125,4 +150,4 @@ def _faster(program: Program, peaks_ratio: float, side: Side, kinds: tuple[Kind,
         least_ns = min(lag_ns, smallest_ns)
         return least_ns + (lag_ns - least_ns) / ratio
 
-    return lasting(program, kinds, of)
+    return lasting(program, kinds, of, chosen)
