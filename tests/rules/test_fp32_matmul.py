@@ -57,7 +57,7 @@ def test_quiet(ask, make_measured, run):
 @pytest.mark.parametrize(
     ("allowed", "knobs", "share"),
     [
-        (None, ["precision.float32_matmul", "cudnn.allow_tf32"], 0.4),
+        (None, ["precision.float32_matmul"], 0.1),  # torch's default
         (False, ["precision.float32_matmul", "cudnn.allow_tf32"], 0.4),
         (True, ["precision.float32_matmul"], 0.1),  # cuDNN chose fp32 for its convolutions
     ],
@@ -72,7 +72,7 @@ def test_convolutions_have_a_switch_of_their_own(ask, make_measured, make_facts,
     assert advice.saves.high_share == pytest.approx(share)
     only = {"matmul": run.matmul.model_copy(update={"fp32_convolution_share": 0.4})}
     found = [change.knob for each in ask("DP401", run.model_copy(update=only), [facts]) for change in each.changes]
-    assert found == ([] if allowed else ["cudnn.allow_tf32"])
+    assert found == (["cudnn.allow_tf32"] if allowed is False else [])
 
 
 @pytest.mark.parametrize("precision", ["high", "medium"])

@@ -17,8 +17,8 @@ FLOPs take at the peak of TF32.
 
 `torch.set_float32_matmul_precision("high")` at the start of the script. Inputs stay fp32; products are computed with 10
 bits of mantissa and summed in fp32. For convolutions the switch is `torch.backends.cudnn.allow_tf32`, which is on
-unless the script switched it off: it is proposed where fp32 convolutions ran and the recording does not show it on.
-Where it is on, cuDNN has chosen their fp32 kernels, and they do not count.
+unless the script switched it off: it is proposed where the recording shows it off. Otherwise cuDNN has chosen the fp32
+kernels of convolutions (depthwise, few channels), and they do not count; a trace alone does not show the switch.
 
 On GeForce cards (RTX 3060, 3090, 4090) the peak of TF32 is that of fp32, and bf16 autocast is proposed.
 
@@ -72,8 +72,7 @@ def check(run: RunView) -> Iterator[Advice]:
     """Propose TF32 where fp32 products take a share of the step worth it and the GPU knows TF32."""
     if run.measured.device_kind != "cuda" or not run.measured.matmul.tensor_cores:
         return
-    convolutions, allowed = _convolutions(run)
-    share = run.unstretched(run.measured.matmul.fp32_share) - (convolutions if allowed else 0.0)
+    share = run.unstretched(run.measured.matmul.fp32_share)
     impact = run.impact(share, WORTH_SHARE)
     if impact is None or not run.gpus_have(_knows_tf32, "TF32"):
         return
@@ -84,39 +83,40 @@ def check(run: RunView) -> Iterator[Advice]:
     if "bf16" in peaks and peaks.get("tf32", 0.0) <= peaks.get("fp32", 0.0):
         yield from _autocast(run, share, impact)
         return
-    fastest = _fastest(run, "tf32")
+    convolutions, allowed = _convolutions(run)
+    kernels = "matrix products" if convolutions and allowed else "convolutions and matrix products"
+    share, fastest = (share - convolutions, 0.0) if convolutions and allowed else (share, _fastest(run, "tf32"))
     share_saved = max(0.0, share - fastest)
     impact = run.impact(share_saved, WORTH_SHARE)
     if impact is None:
         return
-    changes = [Change(knob="precision.float32_matmul", now=now, then="high")] if allowed or share > convolutions else []
+    changes = [Change(knob="precision.float32_matmul", now=now, then="high")] if share > convolutions or allowed else []
     if convolutions and not allowed:
-        changes.append(Change(knob="cudnn.allow_tf32", now=allowed, then=True))
-    how = "the time of the fp32 matrix product and convolution kernels"
+        changes.append(Change(knob="cudnn.allow_tf32", now=False, then=True))
+    how = f"the time of the fp32 {kernels}"
     bound = run.bound(0.0, share_saved, f"{how}, less what their FLOPs take at the peak of TF32" if fastest else how)
     yield Advice(
         rule=RULE.code,
         slug=RULE.name,
         kind=RULE.kind,
         impact=impact,
-        title=f"fp32 convolutions and matrix products take {100 * share:.0f} % of a step: tensor cores could run "
-        "them in TF32",
+        title=f"fp32 {kernels} take {100 * share:.0f} % of a step: tensor cores could run them in TF32",
         why="fp32 products leave tensor cores idle. TF32 uses them, and bf16 autocast saves more.",
         changes=changes,
         saves=run.saving(changes, bound),
         confidence=_confidence(run),
-        evidence=list(_evidence(run, share)),
+        evidence=list(_evidence(run, share, kernels)),
         numerics="changes",
         watch="TF32 keeps 10 bits of mantissa where fp32 keeps 23: compare the loss over the first few hundred steps.",
         fingerprint=f"{RULE.code}:precision.float32_matmul",
     )
 
 
-def _convolutions(run: RunView) -> tuple[float, bool | None]:
-    """The share of a step that is fp32 convolutions, and whether TF32 is allowed in them; None if unknown."""
+def _convolutions(run: RunView) -> tuple[float, bool]:
+    """The share of a step that is fp32 convolutions, and whether they may use TF32: torch's default if unknown."""
     share = run.unstretched(run.measured.matmul.known("fp32_convolution_share") or 0.0)
-    allowed = run.facts[0].settings.get("backends.cudnn.allow_tf32") if run.facts else None
-    return share, None if allowed is None else bool(allowed)
+    allowed = run.facts[0].settings.get("backends.cudnn.allow_tf32", True) if run.facts else True
+    return share, bool(allowed)
 
 
 def _knows_tf32(capability: str, name: str) -> bool:
@@ -154,7 +154,7 @@ def _autocast(run: RunView, share: float, impact: Impact) -> Iterator[Advice]:
         changes=changes,
         saves=run.saving(changes, run.bound(0.0, max(0.0, (share + computed) / 2 - fastest), how)),
         confidence=_confidence(run),
-        evidence=list(_evidence(run, share)),
+        evidence=list(_evidence(run, share, "convolutions and matrix products")),
         numerics="changes",
         watch="bf16 keeps 7 bits of mantissa where fp32 keeps 23: compare the loss over the first few hundred steps.",
         fingerprint=f"{RULE.code}:precision.autocast",
@@ -173,9 +173,8 @@ def _fastest(run: RunView, dtype: str) -> float:
     return float(products / total * each_step / peak * 1e9 / run.measured.step.time_ns)
 
 
-def _evidence(run: RunView, share: float) -> Iterator[Evidence]:
-    label = "fp32 matrix products and convolutions"
-    yield Evidence(label=label, value=share, unit="of a step").at(run.measured.where("fp32 matmul"))
+def _evidence(run: RunView, share: float, kernels: str) -> Iterator[Evidence]:
+    yield Evidence(label=f"fp32 {kernels}", value=share, unit="of a step").at(run.measured.where("fp32 matmul"))
     used = run.measured.matmul.known("tensor_core_share")
     if used is not None:
         yield Evidence(label="tensor-core kernels", value=run.unstretched(used), unit="of a step")
