@@ -45,7 +45,7 @@ from tests.simulator.changes import CHANGES  # noqa: E402
 RESULTS = Path(__file__).parent / "results" / "simulated.json"
 DRAWS = (  # in their order; the one without a number is RESULTS
     *("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth", "eleventh"),
-    "twelfth",
+    *("twelfth", "thirteenth"),
 )
 CURRENT = "twelfth"
 RANKS = (*[2] * 6, *[4] * 6, *[8] * 6, *[16] * 3, 32, 64)  # few of many ranks, which take minutes
