@@ -56,7 +56,8 @@ def test_every_stage_runs_on_a_cpu(rehearsal: tuple[Path, dict[str, Any]]) -> No
     assert capture["check"]["status"] in (0, 1)
     account = result["stages"]["known"]["figures"]["parts"]["account_ms"]
     assert account["compute"] + account["idle"] == pytest.approx(account["window"], rel=1e-9)
-    assert result["stages"]["planted"]["figures"]["starved loader"]["at"] == 1
+    advice = [each["rule"] for each in result["stages"]["planted"]["figures"]["starved loader"]["advice"]]
+    assert next(rule for rule in advice if rule != "DP405") == "DP501"  # DP405: CPUs that are slow in bf16
     assert "why" in result["stages"]["predict"]["figures"]["predicted"]["batch x2"]
     assert result["stages"]["ranks"]["figures"]["gloo fsdp2"]["collectives"]
     pairs = result["stages"]["pairs"]["figures"]["measured"]
