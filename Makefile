@@ -20,7 +20,7 @@ ALONE = $(shell grep -rl --include='test_*.py' 'mark\.alone' tests) # the others
 # Three processes on two cores: tests that record wait for the processes they start, about a third of their time.
 WORKERS := -n 3 --dist loadfile --no-loadscope-reorder
 # Quick tests wait for nothing: two processes without pytest-xdist, each of which collects what it runs. One takes these.
-FIRST_HALF := tests/measure tests/whatif tests/simulator tests/advise tests/compare
+FIRST_HALF := tests/measure tests/whatif tests/simulator tests/advise tests/compare tests/trace
 QUICK := $(BIN)/python -m pytest -q -m quick
 
 .DEFAULT_GOAL := help
@@ -63,7 +63,7 @@ tests-alone: compiled # with nothing beside it: it measures what this machine an
 	@while [ -e "$(WAIT_FOR)" ]; do sleep 1; done
 	$(BIN)/python -m pytest -rs --durations=5 -m "alone and not thorough" $(ALONE)
 
-test-quick: compiled ## without recordings, other programs, public traces, pictures and the full-screen report: 40 seconds
+test-quick: compiled ## without recordings, other programs, public traces, pictures and the full-screen report: a minute
 	@log=$$(mktemp); $(QUICK) $(FIRST_HALF) >"$$log" 2>&1 & first=$$!; \
 	$(QUICK) tests $(FIRST_HALF:%=--ignore=%); status=$$?; \
 	wait $$first || status=$$?; cat "$$log"; rm "$$log"; exit $$status
