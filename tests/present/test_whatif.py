@@ -148,7 +148,7 @@ def test_several_reasons_name_their_rows():
 def test_what_is_no_setting_and_what_changes_results_is_said():
     settings = ({"host.times": 0.0}, {"precision.autocast": "bf16"}, {"ddp.no_sync": True})
     said = text([predicted(changes) for changes in settings])
-    assert "Scenarios host.times: show what limits the step; no setting of the script does this." in said
+    assert "Scenarios host.times: not script settings; they show what limits the step." in said
     assert "Results precision.autocast: may change training results." in said
     same = text([predicted({"ddp.no_sync": True})])
     assert "Scenarios" not in same

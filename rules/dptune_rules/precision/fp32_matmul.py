@@ -84,8 +84,10 @@ def check(run: RunView) -> Iterator[Advice]:
         yield from _autocast(run, share, impact)
         return
     convolutions, allowed = _convolutions(run)
-    kernels = "matrix products" if convolutions and allowed else "convolutions and matrix products"
-    share, fastest = (share - convolutions, 0.0) if convolutions and allowed else (share, _fastest(run, "tf32"))
+    if convolutions and allowed:  # FLOPs of products alone are not known
+        kernels, share, fastest = "matrix products", share - convolutions, 0.0
+    else:
+        kernels, fastest = "convolutions and matrix products", _fastest(run, "tf32")
     share_saved = max(0.0, share - fastest)
     impact = run.impact(share_saved, WORTH_SHARE)
     if impact is None:

@@ -177,7 +177,7 @@ def _notes(whatif: WhatIf, width: int) -> Iterator[Line]:
         yield from labelled("Per sample", words, width)
     if len(whatif.predictions) > 1 and (scenarios := [name for name in settings if name in _SCENARIOS]):
         traced = "the traced step, whose host the profiler slows" if whatif.traced else "the step"
-        words = f"{', '.join(scenarios)}: show what limits {traced}; no setting of the script does this."
+        words = f"{', '.join(scenarios)}: not script settings; they show what limits {traced}."
         yield from labelled("Scenarios", words, width)
     if changing := [name for name in settings if changes_results(name)]:
         yield from labelled("Results", f"{', '.join(changing)}: may change training results.", width)
