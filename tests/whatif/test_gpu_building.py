@@ -26,6 +26,7 @@ from dptune.trace import load
 from dptune.trace.kernels import OPTIMIZER_STEP_NAME, RANGE_CATEGORIES
 from dptune.trace.run import Run
 from dptune.whatif.gpu.building import _kinds, build
+from dptune.whatif.gpu.columns import Columns
 from dptune.whatif.gpu.graph import OF_HOST, Edge, Kind
 from dptune.whatif.gpu.items import Sort
 from dptune.whatif.gpu.ordering import _order
@@ -341,7 +342,7 @@ def test_of_items_that_could_be_next_the_one_recorded_first_is(data: st.DataObje
     while len(done) < count:
         ready = [item for item in {*range(count)} - {*done} if all(edge.item in done for edge in edges[item])]
         done.append(min(ready, key=lambda item: (recorded[item], item)))
-    assert _order(recorded, edges) == done
+    assert _order(recorded, Columns.of(edges)) == done
 
 
 @pytest.mark.long

@@ -101,14 +101,14 @@ def build(
     until_ns = np.repeat([min(begun.get(rank, [0])) for rank in items], counts)
     fixed = recorded_ns <= np.concatenate((until_ns, np.full(arrivals.count, -1)))[order]
     waits = Waits.joined([*(each.waits.later(first[rank]) for rank, each in items.items()), arrivals.waits])
-    edges = edges_of(waits, collectives, places, recorded_ns, fixed)
+    columns = edges_of(waits, collectives, places, recorded_ns, fixed)
     queues = {view.rank: view.columns.queue for view in views}
     streams = {(rank, row): int(queues[rank][row]) for rank, row in communicated}
     sharing, slowed = transfers([*dict.fromkeys(communicated.values())], named, recorded, streams)
     of_units = [reduction for view, device in read for reduction in unit_reductions(view, device, named)]
     program = Program(
         recorded,
-        edges,
+        columns.edges(),
         messages,
         steps,
         link,
@@ -141,7 +141,7 @@ def build(
         for at, (rank, each) in enumerate(items.items())
         for end, number in each.works.items()
     }
-    return with_contention(program, numbered)
+    return with_contention(program.knowing(columns), numbered)
 
 
 def _spent(items: Mapping[int, Items], first: Mapping[int, int], places: Ints) -> dict[Part, dict[int, float]]:

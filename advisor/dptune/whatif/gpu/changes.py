@@ -58,6 +58,7 @@ UNPROFILED = 0.65  # of the traced host's time: the middle of what it is without
 _GROUPS = (
     "collectives of all ranks were not fitted, and it is unknown whether more ranks or nodes change groups of {} ranks"
 )
+_OF_CALLS = (Kind.HOST, Kind.UPDATING, Kind.LAUNCH)
 _UNCHANGED = 0.02  # a step that a quicker host leaves as it is: one in hundreds of kernels waits for it all the same
 
 
@@ -110,18 +111,16 @@ def without_profiler(program: Program, step_ns: float) -> Program:
     The profiler slows calls, and not what devices do. As near as that comes: a host that takes no time leaves the step
     that the devices take, and none is slower without the profiler.
     """
-    low, high = 0.0, 1.0
+    low, high, factor = 0.0, 1.0, 1.0
     if program.recorded_step_ns() <= step_ns:
         return program
-    found = program
     for _ in range(_HALVINGS):
-        times = (low + high) / 2
-        found = _host(program, times)
-        took = found.step_ns()
+        factor = (low + high) / 2
+        took = _host_step_ns(program, factor)
         if abs(took - step_ns) <= _NEAR * step_ns:
             break
-        low, high = (low, times) if took > step_ns else (times, high)
-    return found
+        low, high = (low, factor) if took > step_ns else (factor, high)
+    return _host(program, factor)
 
 
 def with_quickest_host(program: Program) -> Program:
@@ -132,18 +131,13 @@ def with_quickest_host(program: Program) -> Program:
     long with the profiler.
     """
     least_ns = (1 - _UNCHANGED) * program.step_ns()
-    quickest, found = _host(program, _QUICKEST), program
-    if quickest.step_ns() >= least_ns:
-        return quickest
     low, high = _QUICKEST, 1.0
+    if _host_step_ns(program, low) >= least_ns:
+        return _host(program, low)
     for _ in range(_ROUGH_HALVINGS):
-        times = (low + high) / 2
-        quicker = _host(program, times)
-        if quicker.step_ns() >= least_ns:
-            high, found = times, quicker
-        else:
-            low = times
-    return found
+        factor = (low + high) / 2
+        low, high = (low, factor) if _host_step_ns(program, factor) >= least_ns else (factor, high)
+    return _host(program, high)
 
 
 def bounded(program: Program, settings: Mapping[str, Value]) -> list[str]:
@@ -240,9 +234,14 @@ def _topology(program: Program, settings: Mapping[str, Value]) -> Program:
     return replace(linked, samples=samples, world_size=ranks)
 
 
+def _host_step_ns(program: Program, factor: float) -> float:
+    """The step if the host took so many times as long."""
+    return program.step_ns(program.columns.scaled(_OF_CALLS, factor))
+
+
 def _host(program: Program, value: Value) -> Program:
     factor = float(value or 0)
-    other = times(program, (Kind.HOST, Kind.UPDATING, Kind.LAUNCH), factor)
+    other = times(program, _OF_CALLS, factor)
     if other is program:
         return program
     spent_ns = {part: {place: factor * ns for place, ns in each.items()} for part, each in program.spent_ns.items()}

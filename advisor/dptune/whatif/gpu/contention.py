@@ -12,18 +12,18 @@ from dataclasses import replace
 from statistics import median
 
 import numpy as np
-from numpy.typing import NDArray
 
-from dptune.measure.intervals import NOTHING, Intervals, Ints
-from dptune.whatif.gpu.editing import with_new
-from dptune.whatif.gpu.graph import COMPUTING, Edge, Kind
-from dptune.whatif.gpu.overlap import computing_shares
+from dptune.measure.intervals import NOTHING, Ints
+from dptune.whatif.gpu.columns import Floats
+from dptune.whatif.gpu.editing import retimed
+from dptune.whatif.gpu.graph import COMPUTING, Kind
+from dptune.whatif.gpu.overlap import by_rank, computing_shares, transferred
 from dptune.whatif.gpu.program import Program
 
-Floats = NDArray[np.float64]
 _WITHOUT, _BESIDE = 0.02, 0.5  # of its time with a transfer: up to the first alone, from the second on overlapped
 _FEWEST = 20  # kernels that overlap a transfer and whose work was also seen alone
 _LEAST_TIMES, _MOST_TIMES = 1.01, 2.0
+_NONE: tuple[Ints, Floats] = np.empty(0, dtype=np.int64), np.empty(0)
 _REPLAYS = 2  # shorter kernels change what overlaps
 _AROUND = 2  # kernels before and after one that identify its work
 
@@ -73,89 +73,71 @@ def contended(program: Program) -> Program:
     """
     if not program.messages or program.beside_times == program.transfer_times == 1.0:
         return program
-    found, kernels = program, _Kernels(program)
+    kernels, columns = _Kernels(program), program.columns
     recorded = np.array([program.beside.get(place, 0.0) for place in kernels.ends.tolist()])
-    for _ in range(_REPLAYS):
-        slower = _slower_kernels(program, kernels, recorded, found), _slower_transfers(program, found)
-        found = with_new(program, {place: edges for each in slower for place, edges in each.items()})
-    return found
+    lag_ns = columns.lag_ns
+    for replay in range(_REPLAYS):
+        times = program.run() if not replay else program.run(lag_ns)
+        lag_ns = columns.lag_ns.copy()
+        for rows, factors in (_slower_kernels(program, kernels, recorded, times), _slower_transfers(program, times)):
+            lag_ns[rows] *= factors
+    rows = np.flatnonzero(lag_ns != columns.lag_ns)
+    return retimed(program, rows, lag_ns[rows])
 
 
-def _slower_kernels(program: Program, kernels: _Kernels, recorded: Floats, now: Program) -> dict[int, list[Edge]]:
-    """By place the edges of kernels that transfers overlap more or less than `recorded`."""
-    times = program.beside_times
-    if times == 1.0:
-        return {}
-    factors = (1 + (times - 1) * kernels.shares(now, now.run())) / (1 + (times - 1) * recorded)
-    differ = np.flatnonzero(np.abs(factors - 1) > (times - 1) * _WITHOUT)
-    new: dict[int, list[Edge]] = {}
-    for number in differ.tolist():
-        place, factor = int(kernels.ends[number]), float(factors[number])
-        new[place] = [
-            edge.lasting(edge.lag_ns * factor) if edge.kind in COMPUTING else edge for edge in program.edges[place]
-        ]
-    return new
+def _slower_kernels(
+    program: Program, kernels: _Kernels, recorded: Floats, times: Sequence[float]
+) -> tuple[Ints, Floats]:
+    """The edges of kernels that transfers overlap more or less than `recorded`, and how many times as long they are."""
+    slowed = program.beside_times
+    if slowed == 1.0:
+        return _NONE
+    factors = (1 + (slowed - 1) * kernels.shares(program, times)) / (1 + (slowed - 1) * recorded)
+    differ = np.abs(factors - 1) > (slowed - 1) * _WITHOUT
+    return kernels.rows[differ], factors[differ]
 
 
-def _slower_transfers(program: Program, now: Program) -> dict[int, list[Edge]]:
+def _slower_transfers(program: Program, times: Sequence[float]) -> tuple[Ints, Floats]:
     """The same of transfers that compute overlaps more or less than as recorded."""
-    times, recorded = program.transfer_times, program.transfer_shares
-    if times == 1.0:
-        return {}
-    shares, new = computing_shares(now, now.run()), dict[int, list[Edge]]()
-    for place in program.places((Kind.COLLECTIVE,)):
-        messages = [edge.message for edge in program.edges[place] if edge.kind == Kind.COLLECTIVE]
-        if not messages or messages[0] not in recorded:
-            continue
-        factor = (1 + (times - 1) * shares.get(place, 0.0)) / (1 + (times - 1) * recorded[messages[0]])
-        if abs(factor - 1) > (times - 1) * _WITHOUT:
-            new[place] = [
-                edge.lasting(edge.lag_ns * factor) if edge.kind == Kind.COLLECTIVE else edge
-                for edge in program.edges[place]
-            ]
-    return new
+    slowed, recorded, columns = program.transfer_times, program.transfer_shares, program.columns
+    if slowed == 1.0:
+        return _NONE
+    rows = np.flatnonzero(columns.of_kinds((Kind.COLLECTIVE,)))
+    now = computing_shares(program, times)
+    pairs = zip(columns.place[rows].tolist(), columns.message[rows].tolist(), strict=True)
+    factors = np.array(
+        [
+            (1 + (slowed - 1) * now.get(place, 0.0)) / (1 + (slowed - 1) * recorded[message])
+            if message in recorded
+            else 1.0
+            for place, message in pairs
+        ]
+    )
+    differ = np.abs(factors - 1) > (slowed - 1) * _WITHOUT
+    return rows[differ], factors[differ]
 
 
 class _Kernels:
-    """The ends of kernels, their begins, and how long they take; numbered in order of their places."""
+    """The edges of kernels, their ends and begins, and how long they take; numbered in order of their places."""
 
     def __init__(self, program: Program) -> None:
-        found = [
-            (place, edge.item, edge.lag_ns)
-            for place in program.places(COMPUTING)
-            for edge in program.edges[place]
-            if edge.kind in COMPUTING and edge.item < place
-        ]
-        columns = np.array(found, dtype=np.float64).reshape(-1, 3)
-        self.ends, self.begins = columns[:, 0].astype(np.int64), columns[:, 1].astype(np.int64)
-        self.lag_ns: Floats = columns[:, 2]
+        columns = program.columns
+        self.rows = np.flatnonzero(columns.of_kinds(COMPUTING) & (columns.item < columns.place))
+        self.ends, self.begins = columns.place[self.rows], columns.item[self.rows]
+        self.lag_ns: Floats = columns.lag_ns[self.rows]
 
     def shares(self, program: Program, times: Sequence[float]) -> Floats:
         """The part of each kernel that overlaps a transfer of its rank."""
         moments = np.rint(np.asarray(times, dtype=np.float64)).astype(np.int64)
-        beside = _transferring(program, moments)
+        beside = by_rank(program, *transferred(program, times))
         begin, end = moments[self.begins], moments[self.ends]
-        ranks = np.asarray(program.ranks, dtype=np.int64)[self.ends]
+        ranks = program.rank_of[self.ends]
         shares: Floats = np.zeros(len(begin))
         for rank in np.unique(ranks).tolist():
             (mine,) = np.nonzero((ranks == rank) & (end > begin))
             lengths = beside.get(rank, NOTHING).lengths(begin[mine], end[mine])
             shares[mine] = lengths / (end[mine] - begin[mine])
         return shares
-
-
-def _transferring(program: Program, moments: Ints) -> dict[int, Intervals]:
-    """By rank, when collectives transfer: from the begin on the last rank to the end."""
-    spans: dict[int, list[tuple[int, int]]] = {}
-    for place in program.places((Kind.COLLECTIVE,)):
-        begun = [int(moments[edge.item]) for edge in program.edges[place] if edge.kind == Kind.COLLECTIVE]
-        if begun:
-            spans.setdefault(program.ranks[place], []).append((max(begun), int(moments[place])))
-    found = {}
-    for rank, each in spans.items():
-        start, end = np.array(each, dtype=np.int64).T
-        found[rank] = Intervals.union(start, end)
-    return found
 
 
 def _weighted_median(pairs: Sequence[tuple[float, float]]) -> float:

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import pairwise
-
 import numpy as np
 
 from dptune.measure.intervals import Ints, Mask
-from dptune.whatif.gpu.graph import OF_HOST, Edge, Kind
+from dptune.whatif.gpu.columns import Columns
+from dptune.whatif.gpu.graph import OF_HOST, Kind
 from dptune.whatif.gpu.items import Waits
 
-_KINDS = tuple(Kind)
 
-
-def edges_of(waits: Waits, collectives: Waits, places: Ints, recorded_ns: Ints, fixed: Mask) -> list[Sequence[Edge]]:
-    """By place the edges of an item: those to earlier ones. Of a `fixed` one only the host's.
+def edges_of(waits: Waits, collectives: Waits, places: Ints, recorded_ns: Ints, fixed: Mask) -> Columns:
+    """The edges of items by place: those to earlier ones. Of a `fixed` one only the host's.
 
     `collectives` are those of matched collectives, of which all ranks have what is left after the last rank's begin:
     `places` are by number of an item, `recorded_ns` and `fixed` by place.
@@ -25,7 +21,10 @@ def edges_of(waits: Waits, collectives: Waits, places: Ints, recorded_ns: Ints, 
     moved = _tight(moved.chosen(kept), recorded_ns, fixed)
     communicating = _earlier(collectives, places)
     communicating = _collectives(communicating.chosen(~fixed[communicating.item]), places, collectives, recorded_ns)
-    return _listed(Waits.joined([moved, communicating]), len(places))
+    joined = Waits.joined([moved, communicating])
+    found = joined.chosen(np.lexsort((joined.turn, joined.item)))
+    lag_ns, kind = found.lag_ns.astype(np.float64), found.kind.astype(np.uint8)
+    return Columns(len(places), found.item, found.awaited, lag_ns, kind, found.message)
 
 
 def _earlier(waits: Waits, places: Ints) -> Waits:
@@ -70,18 +69,3 @@ def _collectives(waits: Waits, places: Ints, collectives: Waits, recorded_ns: In
     begun = np.array([own[end] for end in odd.tolist()], dtype=np.int64)
     alone = Waits.of(odd, begun, recorded_ns[odd] - recorded_ns[begun], Kind.WAIT, 0)
     return Waits.joined([known, alone])
-
-
-def _listed(waits: Waits, count: int) -> list[Sequence[Edge]]:
-    """The edges of so many items."""
-    in_order = waits.chosen(np.lexsort((waits.turn, waits.item)))
-    columns = zip(
-        in_order.awaited.tolist(),
-        in_order.lag_ns.astype(np.float64).tolist(),
-        in_order.kind.tolist(),
-        in_order.message.tolist(),
-        strict=True,
-    )
-    edges = [Edge(item, lag_ns, _KINDS[kind], message) for item, lag_ns, kind, message in columns]
-    borders = np.searchsorted(in_order.item, np.arange(count + 1)).tolist()
-    return [edges[first:last] for first, last in pairwise(borders)]

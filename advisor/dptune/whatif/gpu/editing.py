@@ -5,8 +5,13 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from operator import is_
 
+import numpy as np
+
+from dptune.measure.intervals import Ints
+from dptune.whatif.gpu.columns import Floats
 from dptune.whatif.gpu.graph import OF_HOST, Edge, Kind
 from dptune.whatif.gpu.parts import Part
 from dptune.whatif.gpu.program import Program
@@ -40,27 +45,44 @@ def times(
     program: Program, kinds: Collection[Kind], factor: float, chosen: Callable[[int], bool] | None = None
 ) -> Program:
     """Edges of these kinds so many times as long; `chosen`: only those of these items."""
-    return program if factor == 1 else lasting(program, kinds, lambda lag_ns: lag_ns * factor, chosen)
+    if factor == 1:
+        return program
+    rows = _rows(program, kinds, chosen)
+    return retimed(program, rows, program.columns.lag_ns[rows] * factor)
 
 
 def lasting(
     program: Program, kinds: Collection[Kind], of: Callable[[float], float], chosen: Callable[[int], bool] | None = None
 ) -> Program:
     """Edges of these kinds as long as `of` says of their time, ns, where they take any."""
-    wanted, edges = frozenset(kinds), program.edges
-    new: dict[int, Sequence[Edge]] = {}
-    for place in program.places(wanted):
-        if chosen is not None and not chosen(place):
-            continue
-        others: list[Edge] | None = None
-        for number, edge in enumerate(edges[place]):
-            lag_ns = edge.lag_ns
-            if lag_ns and edge.kind in wanted and (longer_ns := of(lag_ns)) != lag_ns:
-                others = others or [*edges[place]]
-                others[number] = edge.lasting(longer_ns)
-        if others is not None:
-            new[place] = others
-    return with_new(program, new)
+    rows = _rows(program, kinds, chosen)
+    return retimed(program, rows, np.array([of(ns) for ns in program.columns.lag_ns[rows].tolist()], dtype=np.float64))
+
+
+def _rows(program: Program, kinds: Collection[Kind], chosen: Callable[[int], bool] | None) -> Ints:
+    """The edges of these kinds, of items that are `chosen`, that take any time."""
+    columns = program.columns
+    rows = np.flatnonzero(columns.of_kinds(kinds) & (columns.lag_ns != 0))
+    return rows if chosen is None else rows[[chosen(place) for place in columns.place[rows].tolist()]]
+
+
+def retimed(program: Program, rows: Ints, times_ns: Floats) -> Program:
+    """The program whose edges of these rows take so long."""
+    columns = program.columns
+    differ = times_ns != columns.lag_ns[rows]
+    if not differ.any():
+        return program
+    rows, times_ns = rows[differ], times_ns[differ]
+    lag_ns = columns.lag_ns.copy()
+    lag_ns[rows] = times_ns
+    places, edges = columns.place[rows], [*program.edges]
+    numbers = rows - np.searchsorted(columns.place, places)
+    before = -1
+    for place, number, ns in zip(places.tolist(), numbers.tolist(), times_ns.tolist(), strict=True):
+        others = edges[place] if place == before else [*edges[place]]
+        others[number] = others[number].lasting(ns)
+        edges[place], before = others, place
+    return program.retimed(edges, replace(columns, lag_ns=lag_ns))
 
 
 def without(program: Program, gone: Collection[int]) -> Program:

@@ -88,23 +88,3 @@ class Stretch:
         """The same where each item has another place."""
         calls = None if self.calls is None else (places[self.calls[0]], places[self.calls[1]])
         return Stretch(self.rank, self.number, places[self.first], places[self.last], calls)
-
-
-def host_between_ns(edges: Sequence[Sequence[Edge]], calls: tuple[int, int] | None) -> float | None:
-    """What the host does between the calls that launch a step's first operation and the next step's.
-
-    None where that is not known: a call that launched one of them was not recorded.
-    """
-    if calls is None:
-        return None
-    first, item = calls
-    worked = 0.0
-    while item > first:
-        for edge in edges[item]:
-            if edge.kind in OF_HOST:
-                worked += edge.lag_ns
-                item = edge.item
-                break
-        else:
-            return None
-    return worked

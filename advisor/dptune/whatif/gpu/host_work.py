@@ -9,12 +9,15 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import mean, median
+from statistics import fmean, median
 
 import numpy as np
 
+from dptune.whatif.gpu.columns import Floats
+
 _Key = tuple[int, int]  # step, the number of a call in it
 _USUAL = 25  # percentile of what a rank takes for a call: two ranks that take turns are late in half of the steps
+_QUARTILES = (25, 75)
 _LEAST, _SPREADS = 1.1, 3.0  # times the usual; how many spreads beyond it are work of that step alone
 
 
@@ -33,7 +36,7 @@ class HostWork:
         once = self._once(spent)
         means: dict[int, dict[int, float]] = defaultdict(dict)  # by call and rank
         for (call, rank), several in _by_call(spent, once).items():
-            means[call][rank] = mean(several)
+            means[call][rank] = fmean(several)
         found: dict[_Key, dict[int, float]] = {}
         for key, of_ranks in spent.items():
             known = means[key[1]]
@@ -41,7 +44,7 @@ class HostWork:
             if wanted is None:
                 continue
             extra = {rank: once.get((*key, rank), 0.0) for rank in of_ranks}
-            shared = mean(extra.values()) if self.late is None else 0.0
+            shared = fmean(extra.values()) if self.late is None else 0.0
             found[key] = {
                 rank: ((ns - extra[rank]) * (wanted / known[rank] if known[rank] else 1.0) + shared) / ns
                 for rank, ns in of_ranks.items()
@@ -54,14 +57,15 @@ class HostWork:
         if len(means) < 2:
             return None
         if self.late is None:
-            return mean(means.values())
+            return fmean(means.values())
         return median(ns for rank, ns in means.items() if rank != self.late)
 
     def _once(self, spent: Mapping[_Key, Mapping[int, float]]) -> dict[tuple[int, int, int], float]:
         """By step, call and rank what is beyond what the rank usually takes for the call."""
         several = _by_call(spent, {})
-        usual = {key: float(np.percentile(each, _USUAL)) for key, each in several.items()}
-        limit = max(_LEAST, 1 + _SPREADS * (_spread(list(several.values())) - 1))
+        percentiles = _percentiles(list(several.values()), (_USUAL, *_QUARTILES))
+        usual = dict(zip(several, percentiles[:, 0].tolist(), strict=True))
+        limit = max(_LEAST, 1 + _SPREADS * (_spread(percentiles[:, 1:].tolist()) - 1))
         return {
             (step, call, rank): ns - usual[call, rank]
             for (step, call), of_ranks in spent.items()
@@ -86,7 +90,17 @@ def _by_call(
     return found
 
 
-def _spread(several: Sequence[Sequence[float]]) -> float:
+def _percentiles(several: Sequence[Sequence[float]], wanted: Sequence[float]) -> Floats:
+    """By list, the percentiles of its numbers: those of lists of the same length at once."""
+    found = np.zeros((len(several), len(wanted)))
+    places: dict[int, list[int]] = defaultdict(list)
+    for place, each in enumerate(several):
+        places[len(each)].append(place)
+    for alike in places.values():
+        found[alike] = np.percentile([several[place] for place in alike], wanted, axis=1).T
+    return found
+
+
+def _spread(quartiles: Sequence[Sequence[float]]) -> float:
     """The upper quartile over the lower one of what a rank takes for a call: the median of all calls."""
-    quartiles = [np.percentile(each, (25, 75)).tolist() for each in several]
     return float(median([upper / lower for lower, upper in quartiles if lower] or [1.0]))

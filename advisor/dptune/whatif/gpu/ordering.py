@@ -5,32 +5,32 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from heapq import heapify, heappop, heappush
-from itertools import accumulate, pairwise
+
+import numpy as np
 
 from dptune.measured import Missing
-from dptune.whatif.gpu.graph import Edge
+from dptune.whatif.gpu.columns import Columns
 from dptune.whatif.gpu.program import Program
 
 
 def ordered(program: Program) -> Program:
     """The program with its items sorted: of several that could be next, the one recorded first."""
-    order = _order(program.recorded_ns, program.edges)
-    places = [0] * len(order)
-    for place, item in enumerate(order):
-        places[item] = place
-    moved = [
-        Edge(places[edge.item], edge.lag_ns, edge.kind, edge.message) for item in order for edge in program.edges[item]
-    ]
-    borders = [0, *accumulate(len(program.edges[item]) for item in order)]
-    edges = [moved[first:last] for first, last in pairwise(borders)]
+    order = _order(program.recorded_ns, program.columns)
+    places_of = np.empty(len(order), dtype=np.int64)
+    places_of[order] = np.arange(len(order))
+    places, columns = places_of.tolist(), program.columns.moved(places_of)
+
+    def in_order(values: Sequence[int]) -> list[int]:
+        return list(map(values.__getitem__, order))
+
     return replace(
         program,
-        recorded_ns=[program.recorded_ns[item] for item in order],
-        edges=edges,
+        recorded_ns=in_order(program.recorded_ns),
+        edges=columns.edges(),
         steps=[step.moved(places) for step in program.steps],
-        ranks=[program.ranks[item] for item in order],
-        micro_batches=[program.micro_batches[item] for item in order] if program.micro_batches else (),
-        parts=[program.parts[item] for item in order] if program.parts else (),
+        ranks=in_order(program.ranks),
+        micro_batches=in_order(program.micro_batches) if program.micro_batches else (),
+        parts=in_order(program.parts) if program.parts else (),
         gathers=[gather.moved(places) for gather in program.gathers],
         unit_reductions=[reduction.moved(places) for reduction in program.unit_reductions],
         reductions=[reduction.moved(places) for reduction in program.reductions],
@@ -42,21 +42,20 @@ def ordered(program: Program) -> Program:
             part: {places[item]: spent for item, spent in each.items()} for part, each in program.spent_ns.items()
         },
         fixed=frozenset(places[item] for item in program.fixed),
-    )
+    ).knowing(columns)
 
 
-def _order(recorded_ns: Sequence[int], edges: Sequence[Sequence[Edge]]) -> list[int]:
-    by_time = sorted(range(len(edges)), key=recorded_ns.__getitem__)
-    places = [0] * len(by_time)
-    for place, item in enumerate(by_time):
-        places[item] = place
-    if all(places[edge.item] < place for place, each in zip(places, edges, strict=True) for edge in each):
-        return by_time
-    waiting = [len(each) for each in edges]
-    followers: list[list[int]] = [[] for _ in edges]
-    for item, each in enumerate(edges):
-        for edge in each:
-            followers[edge.item].append(item)
+def _order(recorded_ns: Sequence[int], columns: Columns) -> list[int]:
+    by_time = np.argsort(np.array(recorded_ns, dtype=np.float64), kind="stable")
+    places = np.empty(len(by_time), dtype=np.int64)
+    places[by_time] = np.arange(len(by_time))
+    if (places[columns.item] < places[columns.place]).all():
+        return by_time.tolist()  # type: ignore[no-any-return]
+    waiting = [0] * columns.count
+    followers: list[list[int]] = [[] for _ in waiting]
+    for item, awaited in zip(columns.place.tolist(), columns.item.tolist(), strict=True):
+        waiting[item] += 1
+        followers[awaited].append(item)
     ready = [(recorded_ns[item], item) for item, count in enumerate(waiting) if not count]
     heapify(ready)
     order = []
@@ -67,6 +66,6 @@ def _order(recorded_ns: Sequence[int], edges: Sequence[Sequence[Edge]]) -> list[
             waiting[follower] -= 1
             if not waiting[follower]:
                 heappush(ready, (recorded_ns[follower], follower))
-    if len(order) < len(edges):
+    if len(order) < columns.count:
         raise Missing("the ranks' clocks are too far apart: their operations would wait for each other in a cycle")
     return order

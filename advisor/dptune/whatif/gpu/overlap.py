@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dptune.measure.intervals import NOTHING, Intervals
+from dptune.measure.intervals import NOTHING, Intervals, Ints
 from dptune.whatif.gpu.graph import COMPUTING, Kind
 from dptune.whatif.gpu.program import Program
 
@@ -22,14 +22,33 @@ class Transfer(NamedTuple):
     end_ns: int
 
 
-def transfers(program: Program, times: Sequence[float]) -> list[Transfer]:
-    """All that were found on all their ranks, by the place of their end; `times` are those of all items."""
-    found = []
-    for place in program.places((Kind.COLLECTIVE,)):
-        begun = [times[edge.item] for edge in program.edges[place] if edge.kind == Kind.COLLECTIVE]
-        if begun and max(begun) < times[place]:
-            found.append(Transfer(place, program.ranks[place], round(max(begun)), round(times[place])))
-    return [transfer for transfer in found if transfer.end_ns > transfer.start_ns]
+def transferred(program: Program, times: Sequence[float]) -> tuple[Ints, Ints, Ints]:
+    """By collective and rank that were found: the place of its end, the begin on its last rank, and the end, ns.
+
+    `times` are those of all items.
+    """
+    columns, moments_ns = program.columns, np.rint(np.asarray(times, dtype=np.float64)).astype(np.int64)
+    rows = np.flatnonzero(columns.of_kinds((Kind.COLLECTIVE,)))
+    places, first = np.unique(columns.place[rows], return_index=True)
+    begun_ns = np.maximum.reduceat(moments_ns[columns.item[rows]], first) if len(rows) else moments_ns[rows]
+    return places, begun_ns, moments_ns[places]
+
+
+def by_rank(program: Program, places: Ints, start_ns: Ints, end_ns: Ints) -> dict[int, Intervals]:
+    """The union of these spans of each rank that any of these items are of."""
+    of_rank = program.rank_of[places]
+    return {
+        rank: Intervals.union(start_ns[of_rank == rank], end_ns[of_rank == rank])
+        for rank in np.unique(of_rank).tolist()
+    }
+
+
+def _transfers(program: Program, times: Sequence[float]) -> list[Transfer]:
+    """All that take any time."""
+    places, start_ns, end_ns = transferred(program, times)
+    lasting = end_ns > start_ns
+    each = zip(places[lasting].tolist(), start_ns[lasting].tolist(), end_ns[lasting].tolist(), strict=True)
+    return [Transfer(place, program.ranks[place], start, end) for place, start, end in each]
 
 
 def computing_shares(program: Program, times: Sequence[float] = ()) -> dict[int, float]:
@@ -39,21 +58,19 @@ def computing_shares(program: Program, times: Sequence[float] = ()) -> dict[int,
     for one whose multiprocessors are busy.
     """
     moments = times or program.recorded_ns
-    spans: dict[int, list[tuple[int, int]]] = defaultdict(list)
-    for place in program.places(COMPUTING):
-        for edge in program.edges[place]:
-            if edge.kind in COMPUTING:
-                spans[program.ranks[place]].append((round(moments[edge.item]), round(moments[place])))
-    by_rank = {rank: _union(each) for rank, each in spans.items()}
+    columns, at_ns = program.columns, np.rint(np.asarray(moments, dtype=np.float64)).astype(np.int64)
+    computing = columns.of_kinds(COMPUTING)
+    ends = columns.place[computing]
+    computing_of = by_rank(program, ends, at_ns[columns.item[computing]], at_ns[ends])
     by_message: dict[int, list[Transfer]] = defaultdict(list)
-    for transfer in transfers(program, moments):
+    for transfer in _transfers(program, moments):
         by_message[_message(program, transfer.place)].append(transfer)
     members: dict[frozenset[int], list[Transfer]] = defaultdict(list)
     for several in by_message.values():
         members[frozenset(transfer.rank for transfer in several)] += several
     shares: dict[int, float] = {}
     for ranks, several in members.items():
-        busy = [by_rank[rank] for rank in ranks if rank in by_rank]
+        busy = [computing_of[rank] for rank in ranks if rank in computing_of]
         shares.update(_shares(several, _any(busy)))
     return shares
 
@@ -73,11 +90,6 @@ def _any(several: list[Intervals]) -> Intervals:
         return NOTHING
     start = np.concatenate([each.start_ns for each in several])
     return Intervals.union(start, np.concatenate([each.end_ns for each in several]))
-
-
-def _union(spans: list[tuple[int, int]]) -> Intervals:
-    start, end = np.array(spans, dtype=np.int64).T
-    return Intervals.union(start, end)
 
 
 def _shares(found: list[Transfer], beside: Intervals) -> dict[int, float]:

@@ -13,28 +13,36 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from math import inf
 from statistics import fmean, median
 
+import numpy as np
+
+from dptune.measure.intervals import Ints
 from dptune.whatif.cpu.shared_link import Link
 from dptune.whatif.gpu.assumed import Assumed
+from dptune.whatif.gpu.columns import Columns, Floats
 from dptune.whatif.gpu.gathers import Gather
-from dptune.whatif.gpu.graph import COMPUTING, Edge, Kind, Message, Stretch, host_between_ns
+from dptune.whatif.gpu.graph import COMPUTING, Edge, Kind, Message, Stretch
 from dptune.whatif.gpu.parts import Part
 from dptune.whatif.gpu.reductions import Reduction
-from dptune.whatif.gpu.sharing import Transfer, durations
+from dptune.whatif.gpu.replaying import Replay
+from dptune.whatif.gpu.sharing import Transfer
 from dptune.whatif.gpu.spans import held, joined
 from dptune.whatif.gpu.unit_hooks import UNKNOWN
 from dptune.whatif.gpu.unit_reductions import UnitReduction
 
 _ENOUGH = 3  # steps of a rank of which the first does not count
-# Of a collective's duration: what rounding makes of it, and how near two replays are to each other that end the search
-# for when collectives share links; most replays of it, and how many go all of the way.
-_ROUNDING, _NEAR, _REPLAYS, _FREE = 1e-6, 0.01, 12, 2
 
 
 SEVERAL = 3  # ranks of a collective from which on one item stands for all their begins: fewer edges
-_OF_EDGES = ("_by_kinds", "_unfixed", "settled", "_replayed", "_hosts_ns")  # what is computed of edges and steps alone
+_OF_EDGES = (
+    "columns",
+    "rank_of",
+    "settled",
+    "_replay",
+    "_replayed",
+    "_hosts_ns",
+)  # what is computed of edges and steps alone
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,30 +114,32 @@ class Program:
     transfer_times: float = 1.0
     added_times: float = 1.0
 
-    def run(self) -> Sequence[float]:
-        """When each item comes to pass; replayed once."""
-        return self._replayed
+    def run(self, lag_ns: Floats | None = None) -> Sequence[float]:
+        """When each item comes to pass; replayed once, but where edges take other times (`lag_ns`)."""
+        return self._replayed if lag_ns is None else self._replay.times(lag_ns)
 
     @cached_property
     def _replayed(self) -> Sequence[float]:
-        times = self._times()
-        return self._sharing_links(times) if self.transfers else times
-
-    def places(self, kinds: Collection[Kind]) -> Sequence[int]:
-        """In order the places of the items that may have an edge of these kinds; all others have none."""
-        wanted, known = frozenset(kinds), self._by_kinds
-        if wanted not in known:
-            known[wanted] = sorted({place for kind in wanted for place in known.get(frozenset((kind,)), ())})
-        return known[wanted]
+        return self._replay.times(self.columns.lag_ns)
 
     @cached_property
-    def _by_kinds(self) -> dict[frozenset[Kind], Sequence[int]]:
-        """Of each kind, and of the sets that were asked for."""
-        found: dict[Kind, list[int]] = defaultdict(list)
-        for place, edges in enumerate(self.edges):
-            for edge in edges:
-                found[edge.kind].append(place)
-        return {frozenset((kind,)): list(dict.fromkeys(places)) for kind, places in found.items()}
+    def _replay(self) -> Replay:
+        return Replay(self.columns, self.recorded_ns, self.fixed, self.transfers, self.slowed)
+
+    @cached_property
+    def columns(self) -> Columns:
+        """The edges as columns."""
+        return Columns.of(self.edges)
+
+    @cached_property
+    def rank_of(self) -> Ints:
+        """By item its rank; 0 where no ranks are known."""
+        return np.array(self.ranks or [0] * len(self.edges), dtype=np.int64)
+
+    def places(self, kinds: Collection[Kind]) -> Sequence[int]:
+        """In order the places of the items that have an edge of these kinds."""
+        places: list[int] = self.columns.places(kinds).tolist()
+        return places
 
     def begins(self, end: int) -> list[int]:
         """The places of the begins that the end of a collective waits for, in the order of its ranks."""
@@ -138,8 +148,17 @@ class Program:
         return [begin for each in arrivals for begin in each]
 
     def edited(self, edges: Sequence[Sequence[Edge]]) -> Program:
-        """The program with other edges, where no item has one of a kind that it had none of."""
-        return self._keeping(("_by_kinds", "_unfixed", "settled"), edges=edges)
+        """The program with other edges."""
+        return self._keeping(("rank_of", "settled"), edges=edges)
+
+    def retimed(self, edges: Sequence[Sequence[Edge]], columns: Columns) -> Program:
+        """The program whose edges take other times: they wait for the same items; `columns` are theirs."""
+        return self._keeping(("rank_of", "settled", "_replay"), edges=edges).knowing(columns)
+
+    def knowing(self, columns: Columns) -> Program:
+        """This program, the columns of whose edges are known already."""
+        self.__dict__["columns"] = columns
+        return self
 
     def over(self, link: Link, others: tuple[Link, ...] = (), source: str = "") -> Program:
         """The program with this link, other ones and their source: unchanged, it is replayed the same."""
@@ -173,92 +192,24 @@ class Program:
         other.__dict__.update({name: self.__dict__[name] for name in computed if name in self.__dict__})
         return other
 
-    def _sharing_links(self, times: list[float]) -> list[float]:
-        """The same where transfers take as long as those beside them let them: replayed until that changes little.
-
-        Each replay moves others beside each other, so after the first ones durations go half of the way, and none takes
-        longer than a recorded one did beside others, or than beside one other.
-        """
-        lag_ns = [
-            next((edge.lag_ns for edge in self.edges[transfer.ends[0]] if edge.kind == Kind.COLLECTIVE), 0.0)
-            for transfer in self.transfers
-        ]
-        ranks = [transfer.ranks for transfer in self.transfers]
-        alone = [transfer.alone * lag for transfer, lag in zip(self.transfers, lag_ns, strict=True)]
-        most = max(1 + self.slowed, *(1 / transfer.alone for transfer in self.transfers if transfer.alone))
-        before, near, unshared = lag_ns, _ROUNDING, times
-        for replay in range(_REPLAYS):
-            starts = [max(times[begin] for begin in transfer.begins) for transfer in self.transfers]
-            shared = durations(starts, alone, ranks, self.slowed)
-            after = [min(now, most * least) for now, least in zip(shared, alone, strict=True)]
-            if all(abs(now - then) <= near * then + 1.0 for now, then in zip(after, before, strict=True)):
-                return times
-            part = 1.0 if replay < _FREE else 0.5
-            before = [part * now + (1 - part) * then for now, then in zip(after, before, strict=True)]
-            now_ns = {
-                end: (now, lag)
-                for transfer, now, lag in zip(self.transfers, before, lag_ns, strict=True)
-                for end in (transfer.ends if lag else ())
-            }
-            times, near = self._times(unshared[: min(now_ns, default=len(unshared))], now_ns), _NEAR
-        return times
-
-    def _times(
-        self, known: Sequence[float] = (), now_ns: Mapping[int, tuple[float, float]] | None = None
-    ) -> list[float]:
-        """When each item comes to pass; `known`: of the first ones.
-
-        `now_ns` is by end of a collective how long that takes, and as what its edges have it.
-        """
-        times = [*known]
-        for end, (now, lag) in sorted((now_ns or {}).items()):
-            self._go_on(times, end)
-            moments = (
-                times[edge.item] + (edge.lag_ns * now / lag if edge.kind == Kind.COLLECTIVE else edge.lag_ns)
-                for edge in self.edges[end]
-            )
-            times.append(self.recorded_ns[end] if end in self.fixed else max(moments, default=self.recorded_ns[end]))
-        self._go_on(times, len(self.edges))
-        return times
-
-    def _go_on(self, times: list[float], until: int) -> None:
-        """The same up to a place, as edges have it."""
-        come, fixed, first = times.append, self.fixed, len(times)
-        checked = min(until, max(first, self._unfixed))
-        for place, edges in enumerate(self.edges[first:checked], first):
-            if not edges or place in fixed:
-                come(self.recorded_ns[place])
-            else:
-                come(max(times[edge.item] + edge.lag_ns for edge in edges))
-        for place, edges in enumerate(self.edges[checked:until], checked):
-            at = -inf
-            for edge in edges:
-                moment = times[edge.item] + edge.lag_ns
-                if moment > at:
-                    at = moment
-            come(at if edges else self.recorded_ns[place])
-
-    @cached_property
-    def _unfixed(self) -> int:
-        """From which place on no item is fixed."""
-        return 1 + max(self.fixed, default=-1)
-
     def recorded_step_ns(self) -> float:
         """The same as `step_ns`, of the times at which the items came to pass."""
         return self._mean_step(self.recorded_ns, self._counted)
 
-    def step_ns(self) -> float:
-        """The median over ranks of each rank's mean settled step.
+    def step_ns(self, lag_ns: Floats | None = None) -> float:
+        """The median over ranks of each rank's mean settled step; `lag_ns`: if edges took other times.
 
         The mean, because where one step ends and the next begins moves with what is changed. Of the device, or of what
         the host does, whichever takes longer: a device with much work launched ahead is quicker than its host for a few
         steps.
         """
-        return self._mean_step(self.run(), self._counted)
+        return float(median(self.by_rank_ns(lag_ns).values()))
 
-    def by_rank_ns(self) -> dict[int, float]:
+    def by_rank_ns(self, lag_ns: Floats | None = None) -> dict[int, float]:
         """The same of each rank."""
-        return self._mean_steps(self.run(), self._counted)
+        if lag_ns is None:
+            return self._mean_steps(self.run(), self._counted)
+        return self._mean_steps(self.run(lag_ns), self._counted, self._hosts(lag_ns))
 
     def levelled(self) -> Program:
         """The same, whose host does not limit the recorded step beyond what that took on the device."""
@@ -294,19 +245,19 @@ class Program:
 
     @cached_property
     def _busy_ns(self) -> float:
-        times = self.run()
-        ran: dict[int, list[tuple[float, float]]] = defaultdict(list)
-        for place in self.places(COMPUTING):
-            for edge in self.edges[place]:
-                if edge.kind in COMPUTING and times[place] > times[edge.item]:
-                    ran[self.ranks[place] if self.ranks else 0].append((times[edge.item], times[place]))
+        times, columns = self.run(), self.columns
+        computing = columns.of_kinds(COMPUTING)
+        place, moments = columns.place[computing], np.array(times, dtype=np.float64)
+        begin, end = moments[columns.item[computing]], moments[place]
+        of_rank = self.rank_of[place]
         spans: dict[int, list[tuple[float, float]]] = defaultdict(list)
         for at, step in enumerate(self.steps):
             if at in self.settled:
                 spans[step.rank].append((times[step.first], times[step.last]))
         busy: dict[int, list[float]] = {}
-        for rank, one in ran.items():
-            begins, ends = joined(one)
+        for rank in np.unique(of_rank[end > begin]).tolist():
+            ran = (of_rank == rank) & (end > begin)
+            begins, ends = joined(begin[ran], end[ran])
             busy[rank] = [held(begins, ends, *span) for span in spans[rank]]
         return float(median([fmean(each) for each in busy.values() if each] or [0.0]))
 
@@ -361,14 +312,18 @@ class Program:
     def _mean_step(self, times: Sequence[float], part: Iterable[int]) -> float:
         return float(median(self._mean_steps(times, part).values()))
 
-    def _mean_steps(self, times: Sequence[float], part: Iterable[int]) -> dict[int, float]:
+    def _mean_steps(
+        self, times: Sequence[float], part: Iterable[int], hosts_ns: Sequence[float | None] = ()
+    ) -> dict[int, float]:
+        """By rank the mean of these steps; `hosts_ns` are by step what its host does, else as edges have it."""
+        each_ns = hosts_ns or self._hosts_ns
         took: dict[int, list[float]] = defaultdict(list)
         recorded: dict[int, list[float]] = defaultdict(list)
         worked: dict[int, list[tuple[float, float]]] = defaultdict(list)
         for place in part:
             step = self.steps[place]
             recorded_ns = float(self._recorded_step_ns(place))
-            host_ns = self._hosts_ns[place]
+            host_ns = each_ns[place]
             took[step.rank].append(times[step.last] - times[step.first])
             recorded[step.rank].append(recorded_ns)
             if host_ns is not None:
@@ -380,7 +335,10 @@ class Program:
 
     @cached_property
     def _hosts_ns(self) -> list[float | None]:
-        return [host_between_ns(self.edges, step.calls) for step in self.steps]
+        return self._hosts(self.columns.lag_ns)
+
+    def _hosts(self, lag_ns: Floats) -> list[float | None]:
+        return self.columns.host_between_ns(lag_ns, [step.calls for step in self.steps])
 
 
 def _of_all(worked: Sequence[tuple[float, float]], recorded: Sequence[float]) -> float:

@@ -1,25 +1,21 @@
-"""Spans of time of a replay: pairs of begin and end."""
+"""Spans of time of a replay, float64."""
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+import numpy as np
+
+from dptune.whatif.gpu.columns import Floats
 
 
-def joined(ran: list[tuple[float, float]]) -> tuple[list[float], list[float]]:
-    """The begins and the ends of these intervals, those that overlap as one."""
-    begins: list[float] = []
-    ends: list[float] = []
-    for begin, end in sorted(ran):
-        if ends and begin <= ends[-1]:
-            ends[-1] = max(ends[-1], end)
-        else:
-            begins.append(begin)
-            ends.append(end)
-    return begins, ends
+def joined(begin: Floats, end: Floats) -> tuple[Floats, Floats]:
+    """The begins and the ends of these intervals in order, those that overlap as one."""
+    order = np.lexsort((end, begin))
+    begin, latest = begin[order], np.maximum.accumulate(end[order])
+    apart = begin[1:] > latest[:-1]
+    return begin[np.append(True, apart)[: len(begin)]], latest[np.append(apart, True)[: len(begin)]]
 
 
-def held(begins: Sequence[float], ends: Sequence[float], first: float, last: float) -> float:
+def held(begins: Floats, ends: Floats, first: float, last: float) -> float:
     """How much of the time from `first` to `last` these intervals take, which do not overlap."""
-    places = range(bisect_right(ends, first), bisect_left(begins, last))
-    return sum(min(ends[place], last) - max(begins[place], first) for place in places)
+    inside = slice(np.searchsorted(ends, first, side="right"), np.searchsorted(begins, last))
+    return float(sum((np.minimum(ends[inside], last) - np.maximum(begins[inside], first)).tolist()))

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from statistics import median
 
-from dptune.whatif.gpu.editing import times
 from dptune.whatif.gpu.graph import Kind
 from dptune.whatif.gpu.program import Program
 
@@ -43,4 +42,4 @@ def unknown(below_ns: float, step_ns: float) -> str:
 
 
 def _without(program: Program) -> Mapping[int, float]:
-    return times(program, (Kind.WAIT,), 0.0).by_rank_ns()
+    return program.by_rank_ns(program.columns.scaled((Kind.WAIT,), 0.0))
