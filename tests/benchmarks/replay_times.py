@@ -10,6 +10,7 @@ be idle.
 
 from __future__ import annotations
 
+import gc
 import json
 import resource
 import subprocess
@@ -40,12 +41,17 @@ CHANGES: dict[str, dict[str, Value]] = {  # nanogpt has no DistributedDataParall
 
 
 def once(folder: str) -> dict[str, Any]:
-    """The parts of one prediction, seconds, of the elapsed time; how many items and steps are replayed; memory."""
+    """The parts of one prediction, seconds, of the elapsed time; how many items and steps are replayed; memory.
+
+    Garbage is collected as seldom as by the command.
+    """
+    from dptune.cli import BETWEEN_COLLECTIONS
     from dptune.measure import measure
     from dptune.trace import load
     from dptune.whatif.gpu.program import Program
     from dptune.whatif.run_model import RunModel
 
+    gc.set_threshold(*BETWEEN_COLLECTIONS)
     spent: dict[str, Any] = {}
 
     def timed(name: str, of: Callable[[], Any]) -> Any:

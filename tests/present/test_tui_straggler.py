@@ -71,16 +71,17 @@ async def test_evidence_of_a_straggler_leads_to_the_range_that_holds_it_up(small
 
 
 async def test_settings_without_a_prediction_come_last_and_are_not_selected_first(small: Pilot[None]) -> None:
-    """A straggler's removal is selected first; of this run, nothing is known of it."""
-    seen = await see(small, "no prediction straggler.removed", "7")
-    rows = [flat(row).strip("│ ") for row in seen.splitlines() if re.search(r" [<>] .* [a-z]+[._][a-z]+", row)]
-    assert rows[0].startswith("> host time factor")
-    lacking = ["ddp.comm_hook", "world_size", "straggler.removed"]
-    assert [row.rpartition(" ")[2] for row in rows if "no prediction" in row] == lacking
-    assert rows[-3:] == [row for row in rows if "no prediction" in row]
-    await see(small, "> remove straggler", *["down"] * (len(rows) - 1))
+    """A straggler's removal is selected first, as advised; of the link, nothing is known on this run."""
+    seen = await see(small, "no prediction world_size", "7")
+    rows = [flat(row).strip("│ ") for row in seen.splitlines() if re.search(r" [a-z]+[._][a-z_]+ *│$", row)]
+    assert [row for row in rows if row.startswith(">")] == ["> remove straggler < true straggler.removed"]
+    assert [row.rpartition(" ")[2] for row in rows if "no prediction" in row] == ["ddp.comm_hook", "world_size"]
+    assert rows[-2:] == [row for row in rows if "no prediction" in row]
+    await see(small, "Advised by DP701 late-rank")
+    await see(small, "remove straggler unchanged", "0")
+    await see(small, "> ranks", *["down"] * (len(rows) - 1))
     await see(small, "not predicted: no collective of known size was matched on all its ranks", "right")
     pane = small.app.query_one(WhatIfPane)
-    pane._put_last(frozenset({"straggler.removed"}))
-    assert pane.changes == {"straggler.removed": True}, "what is set stays set, wherever its row is"
-    assert pane._dials[pane._chosen].knob == "straggler.removed"
+    pane._put_last(frozenset({"world_size"}))
+    assert [*pane.changes] == ["world_size"], "what is set stays set, wherever its row is"
+    assert pane._dials[pane._chosen].knob == "world_size"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import json
 from dataclasses import replace
 from functools import cache
 from itertools import pairwise
@@ -22,7 +24,7 @@ from dptune.measure.views import view
 from dptune.measured import Missing, StepTime
 from dptune.trace import load
 from dptune.trace.run import Run
-from dptune.whatif.assumptions import UNVALIDATED
+from dptune.whatif.assumptions import UNVALIDATED, assumed
 from dptune.whatif.cpu.shared_link import Link
 from dptune.whatif.gpu.assumed import Side
 from dptune.whatif.gpu.building import build
@@ -40,7 +42,9 @@ from dptune.whatif.run_model import RunModel
 from ..measure.handmade import (  # noqa: TID252 - tests are no installed package
     DRAWN,
     LOADER,
+    NCCL,
     US,
+    Event,
     all_reduce,
     annotation,
     call,
@@ -372,7 +376,7 @@ def test_pinning_makes_no_batch_come_earlier_from_workers(tmp_path: Path) -> Non
         assert us(changed(replace(made, workers=0), {"loader.pin_memory": True})) == pytest.approx(length)
 
 
-def two_ranks(late: int) -> list[list[dict[str, object]]]:
+def two_ranks(late: int) -> list[list[Event]]:
     """Three steps: a until 60, on the second rank until 60 + late; then 4,000 bytes in 20 us, once both are there."""
     ranks = []
     for rank in range(2):
@@ -454,6 +458,78 @@ def test_a_rank_whose_host_is_late(tmp_path: Path) -> None:
     assert us(changed(made, {"straggler.balanced": True})) == pytest.approx(215, abs=2)
     with pytest.raises(Missing, match="single rank"):
         changed(replace(made, world_size=1, edges=[[] for _ in made.edges]), {"straggler.removed": True})
+
+
+def of_unknown_size(ranks: list[list[Event]]) -> list[list[Event]]:
+    """The same without the sizes of collectives, as older torch writes them."""
+    sizes = {"In msg nelems", "Out msg nelems", "dtype"}
+    return [
+        [
+            {**one, "args": {key: value for key, value in one.get("args", {}).items() if key not in sizes}}
+            for one in events
+        ]
+        for events in ranks
+    ]
+
+
+@pytest.mark.parametrize(
+    ("change", "step_us"),
+    [
+        ({}, 70 + 20),
+        ({"straggler.removed": True}, 50 + 20),
+        ({"straggler.balanced": True}, 60 + 20),
+        ({"compute.times": 2.0}, 140 + 20),
+    ],
+)
+def test_collectives_of_unknown_size_wait_for_all_ranks(
+    tmp_path: Path, change: dict[str, Value], step_us: float
+) -> None:
+    """As those of known size do; what another link would take is not known."""
+    made = program(load_events(tmp_path, *of_unknown_size(two_ranks(20))))
+    assert not made.messages
+    assert off(made) == 0
+    assert us(changed(made, {"host.times": 0.0, **change})) == pytest.approx(step_us)
+    for lacking in ({"link.gb_per_s": 0.5}, {"world_size": 4}, {"ddp.bucket_cap_mb": 50}):
+        with pytest.raises(Missing):
+            changed(made, lacking)
+
+
+@pytest.mark.long
+def test_buckets_of_unknown_size_are_no_reductions(tmp_path: Path) -> None:
+    """Two ranks of DDP on an H200, with and without the sizes of their all-reduces."""
+    kept = [SAMPLES / "ranks-nccl-ddp" / f"rank-0000{rank}.trace.json.gz" for rank in (0, 1)]
+    traces = [json.loads(gzip.decompress(path.read_bytes())) for path in kept]
+    for rank, (trace, events) in enumerate(
+        zip(traces, of_unknown_size([trace["traceEvents"] for trace in traces]), strict=True)
+    ):
+        (tmp_path / f"{rank}.json").write_text(json.dumps({**trace, "traceEvents": events}))
+    without = program(load([str(tmp_path)], cached=False))
+    sized = program(load([*map(str, kept)], cached=False))
+    assert sized.reductions
+    assert sized.messages
+    assert not without.reductions
+    assert not without.messages
+    assert without.step_ns() == sized.step_ns()
+    assert without.places((Kind.UNSIZED,)) == sized.places((Kind.COLLECTIVE,))
+
+
+def test_another_link_leaves_collectives_of_unknown_size_as_they_are(tmp_path: Path) -> None:
+    """The first of each step has a size, the second has none: 10 us each, of a host that takes no time."""
+    sized = two_ranks(0)
+    (bare,) = {tuple(one["args"]) for one in of_unknown_size(sized)[0] if one["name"] == NCCL}
+    for events in sized:
+        for number in range(3):
+            events.append(launch(100 + number, 200 * number + 5, 200 * number + 6))
+            second = all_reduce(200 * number + 80, 200 * number + 90, 100 + number, 1000, "0", 2)
+            events.append({**second, "args": {key: second["args"][key] for key in bare}})
+    made = program(load_events(tmp_path, *sized))
+    assert len(made.messages) == 3
+    slower = {"host.times": 0.0, "link.gb_per_s": made.link.bytes_per_ns / 2 if made.link else 0.0}
+    assert us(changed(made, {"host.times": 0.0})) == pytest.approx(50 + 20 + 10, abs=1)
+    assert us(changed(made, slower)) == pytest.approx(50 + 40 + 10, abs=1)
+    sentence = "collectives of unknown size take as long as recorded"
+    assert sentence in [*assumed(made, slower, traced=True)]
+    assert sentence not in [*assumed(made, {"compute.times": 0.5}, traced=True)]
 
 
 @pytest.mark.parametrize(
@@ -593,10 +669,11 @@ def test_units_in_16_bits_leave_nothing_to_autocast() -> None:
     assert in_one_precision({"precision.autocast": "off", "cudnn.allow_tf32": True})["cudnn.allow_tf32"]
 
 
+@pytest.mark.parametrize("sized", [True, False])
 @pytest.mark.parametrize(("ranks", "step_us"), [(2, 70), (1, 50)])
-def test_parameters_gathered_ahead(tmp_path: Path, ranks: int, step_us: float) -> None:
+def test_parameters_gathered_ahead(tmp_path: Path, ranks: int, step_us: float, sized: bool) -> None:
     """What they wait for is the slower rank's compute, or where one rank was read its own."""
-    events = two_ranks(20)[:ranks]
+    events = (two_ranks(20) if sized else of_unknown_size(two_ranks(20)))[:ranks]
     for own in events:
         for one in own:
             if "Collective name" in one.get("args", {}):

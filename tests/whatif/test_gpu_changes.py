@@ -111,6 +111,8 @@ def test_fewer_micro_batches_are_the_last_ones() -> None:
     four = changed(made, {"accumulation.micro_batches": 4})
     assert (four.step_ns(), four.samples) == (470, 16.0)
     assert changed(made, {"accumulation.micro_batches": 2}) is made
+    alone = chain((Kind.COMPUTE, 100.0, 0, 0), (Kind.UNSIZED, 50.0, 0, 0))
+    assert changed(alone, {"accumulation.micro_batches": 4}).step_ns() == 600
     with pytest.raises(Missing, match="backward passes"):
         changed(replace(made, micro_batches=[OUTSIDE] * len(made.edges)), {"accumulation.micro_batches": 1})
 

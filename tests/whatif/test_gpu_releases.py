@@ -48,3 +48,39 @@ def test_a_call_that_frees_memory(
     releases = [edge for edges in program.edges for edge in edges if edge.kind == Kind.RELEASE]
     assert bool(releases) == waits
     assert changed(program, changes).step_ns() == pytest.approx(1000 * step_us, abs=2000)
+
+
+def after_a_wait(number: int, other_stream: bool = True, later: int = 1) -> list[Event]:
+    """A step of 400 us: two short kernels, then one until 380, after which memory is freed by no call that waits."""
+    at, first = 400 * number, 10 * number
+    stream = 20 if other_stream else 7
+    return [
+        step(number, at, at + 400),
+        launch(first, at + 1, at + 2),
+        launch(first + 1, at + 3, at + 4),
+        launch(first + 2, at + 5, at + 6),
+        kernel("a", at + 10, at + 15, first),
+        kernel("b", at + 15, at + 20, first + 1),
+        kernel("c", at + 30, at + 380, first + 2, stream),
+        call("cudaFree", at + 380 + later, at + 390 + later),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("other_stream", "later", "waits"),
+    [
+        (True, 1, True),
+        (True, 8, True),
+        (False, 1, False),  # only streams that a block was not allocated for are waited for
+    ],
+)
+def test_before_it_frees_memory_the_allocator_waits_for_other_streams(
+    tmp_path: Path, other_stream: bool, later: int, waits: bool
+) -> None:
+    """From the last launch on, unseen by the trace. Where it waits, the step is shorter by what the kernel is."""
+    run = load_events(tmp_path, [event for number in range(5) for event in after_a_wait(number, other_stream, later)])
+    program = program_of(run, measure(run))
+    assert program.step_ns() == pytest.approx(400e3, abs=2000)
+    assert any(edge.kind == Kind.RELEASE for edges in program.edges for edge in edges) == waits
+    halved = changed(program, {"compute.times": 0.5}).step_ns()
+    assert halved == pytest.approx(400e3 - (175e3 if waits else 0.0), abs=15e3)

@@ -147,7 +147,7 @@ _TRACED = (
 )
 UNVALIDATED = "GPU predictions have been checked against measured steps on one H200 only"
 # Changes of what collectives that the model does not move would take, too.
-_OF_THE_LINK = ("link.", "straggler.", *TOPOLOGY)
+_OF_THE_LINK = ("link.", *TOPOLOGY)
 
 
 def assumed(model: StepModel | Program, changes: Mapping[str, Value], traced: bool) -> list[str]:
@@ -167,10 +167,13 @@ def _sentences(model: StepModel | Program, changes: Mapping[str, Value], traced:
             yield from (words for begin, words in known.items() if name.startswith(begin))
     if isinstance(model, Program):
         others = [message for message in model.messages if not model.uses_link(message)]
-        if others and any(name.startswith(_OF_THE_LINK) and not name.startswith("straggler.") for name in changes):
+        of_link = any(name.startswith(_OF_THE_LINK) for name in changes)
+        if others and of_link:
             alike = any(message.ranks == model.link_ranks for message in others)
             group = f"{model.link_ranks} ranks{_lying(model.link_offsets) if alike else ''}"
             yield f"the link is that of collectives among {group}; collectives of other groups are unchanged"
+        if of_link and model.places((Kind.UNSIZED,)):
+            yield "collectives of unknown size take as long as recorded"
         if model.places((Kind.WAIT,)):
             yield UNMATCHED
         yield UNVALIDATED
@@ -181,7 +184,7 @@ def _sentences(model: StepModel | Program, changes: Mapping[str, Value], traced:
             "communication within a host was not measured: it takes between no time and as long as between hosts; "
             "the ranks of a host share its link to other hosts, or each rank has a full link"
         )
-    if model.others and any(name.startswith(_OF_THE_LINK) for name in changes):
+    if model.others and any(name.startswith((*_OF_THE_LINK, "straggler.")) for name in changes):
         took = f"{max(model.others_ns.values(), default=0.0) / 1e6:.1f} ms"
         yield f"{model.others} collectives per step outside of backward passes are unchanged ({took})"
     if changes.get("ddp.comm_hook", "none") != "none":

@@ -49,7 +49,7 @@ from dptune.whatif.gpu.changes import bounded as gpu_bounded
 from dptune.whatif.gpu.changes import changed as gpu_changed
 from dptune.whatif.gpu.effects import effect, in_full
 from dptune.whatif.gpu.held_out import NONE_ALIKE, held_out
-from dptune.whatif.gpu.links import relinked
+from dptune.whatif.gpu.links import NO_MESSAGES, relinked
 from dptune.whatif.gpu.program import Program
 from dptune.whatif.gpu.recorded import program_of, views_of
 from dptune.whatif.gpu.uncertainty import OF_DIFFERENCE, interval
@@ -365,7 +365,7 @@ class RunModel:
         except Missing as lack:
             link, missing = None, {"link": lack.reason}
         if floor_ns is None:
-            why = self.missed or missing.get("link", "no collective of known size was matched on all its ranks")
+            why = self.missed or missing.get("link", NO_MESSAGES)
             missing["floor_ns"] = why
         if self.held_out_share is None:
             missing["held_out_share"] = "a GPU model is built from every recorded step"

@@ -40,7 +40,7 @@ from dptune.whatif.gpu.optimizing import implementation_of
 from dptune.whatif.gpu.parts import OUTSIDE, HostParts, Part
 from dptune.whatif.gpu.program import SEVERAL, Program
 from dptune.whatif.gpu.recorded_waits import recorded_waits
-from dptune.whatif.gpu.reductions import Matched, reductions
+from dptune.whatif.gpu.reductions import UNKNOWN_SIZE, Matched, reductions
 from dptune.whatif.gpu.sharing import transfers
 from dptune.whatif.gpu.streams import across_streams, starts_of
 from dptune.whatif.gpu.stretches import of_all_ranks, steps_of
@@ -103,8 +103,9 @@ def build(
     waits = Waits.joined([*(each.waits.later(first[rank]) for rank, each in items.items()), arrivals.waits])
     columns = edges_of(waits, collectives, places, recorded_ns, fixed)
     queues = {view.rank: view.columns.queue for view in views}
-    streams = {(rank, row): int(queues[rank][row]) for rank, row in communicated}
-    sharing, slowed = transfers([*dict.fromkeys(communicated.values())], named, recorded, streams)
+    sized = {operation: sent for operation, sent in communicated.items() if sent.message != UNKNOWN_SIZE}
+    streams = {(rank, row): int(queues[rank][row]) for rank, row in sized}
+    sharing, slowed = transfers([*dict.fromkeys(sized.values())], named, recorded, streams)
     of_units = [reduction for view, device in read for reduction in unit_reductions(view, device, named)]
     program = Program(
         recorded,
@@ -115,7 +116,7 @@ def build(
         world_size,
         samples,
         batch,
-        reductions=reductions(read, communicated, named, ddp, {step.number for step in steps}),
+        reductions=reductions(read, sized, named, ddp, {step.number for step in steps}),
         ranks=ranks[order].tolist(),
         micro_batches=_with_arrivals([each.micro_batch for each in items.values()], arrivals, OUTSIDE)[order].tolist(),
         parts=_with_arrivals([each.part for each in items.values()], arrivals, Part.NONE)[order].tolist(),
@@ -185,15 +186,17 @@ def _communicated(collectives: Sequence[MatchedCollective], messages: list[Messa
     """By rank and row of a call the matched collective that it is part of, where all its ranks were read."""
     found = {}
     for collective in collectives:
-        if not collective.splits or not collective.message_bytes:
+        if not collective.splits:
             continue
         operations = tuple(
             (rank, call.row) for rank, call in zip(collective.ranks.tolist(), collective.calls, strict=True)
         )
-        sent = Matched(operations, len(messages), collective.kind, collective.message_bytes)
-        offsets = offsets_of(collective.ranks.tolist())
-        messages.append(Message(collective.kind, collective.message_bytes, collective.dtype, len(operations), offsets))
+        size = collective.message_bytes
+        sent = Matched(operations, len(messages) if size else UNKNOWN_SIZE, collective.kind, size)
         found.update(dict.fromkeys(operations, sent))
+        if size:
+            offsets = offsets_of(collective.ranks.tolist())
+            messages.append(Message(collective.kind, size, collective.dtype, len(operations), offsets))
     return found
 
 
@@ -333,7 +336,8 @@ def _awaited_by_collectives(
             arriving.append(Waits.of(np.full(len(begins), number), begins, 0, Kind.ARRIVAL, 0))
             begins = np.array([number])
         waiting, awaited = np.repeat(ends, len(begins)), np.tile(begins, len(ends))
-        found.append(Waits.of(waiting, awaited, 0, Kind.COLLECTIVE, 0, sent.message))
+        kind = Kind.UNSIZED if sent.message == UNKNOWN_SIZE else Kind.COLLECTIVE
+        found.append(Waits.of(waiting, awaited, 0, kind, 0, sent.message))
     at_ns, ranks = np.array(arrived, dtype=np.int64).reshape(-1, 2).T
     return Waits.joined(found), _Arrivals(at_ns, ranks, Waits.joined(arriving))
 

@@ -29,8 +29,10 @@ class Kind(IntEnum):
     ATTENTION = 14  # a kernel of fused attention in fp32
     ARRIVAL = 15  # from a rank's begin of a collective to the item that is the last rank's: no time
     RELEASE = 16  # from the end of an operation to where a call that frees memory of the device goes on
+    UNSIZED = 17  # a collective of which all ranks were read, but not how many bytes it is of
 
 
+MATCHED = frozenset({Kind.COLLECTIVE, Kind.UNSIZED})
 OF_HOST = frozenset({Kind.HOST, Kind.UPDATING, Kind.INPUT})
 COMPUTING = frozenset({Kind.COMPUTE, Kind.PRODUCT, Kind.UPDATE, Kind.FP32, Kind.ATTENTION})
 

@@ -22,6 +22,7 @@ from dptune.whatif.gpu.items import Sort, Waits
 from dptune.whatif.gpu.parts import HostParts, Part
 
 NOTHING = -1
+_AT_ONCE_NS = 200_000  # 38 to 75 us in a public trace of V100s; Python between them takes longer
 _FREES = re.compile(r"(cudaFree|hipFree|cuMemFree(_v2)?)$")
 
 
@@ -117,18 +118,56 @@ def _releasing(view: RankView, walk: Walk) -> Intervals:
     """When calls that free memory of the device wait for what it has left to do: until the last of that is over.
 
     `cudaFree` waits for the device (CUDA Runtime API, "API synchronization behavior" of memory calls): in six public
-    traces no operation outlasts one of 1,472 such calls, and one call waits a second for a collective.
+    traces no operation outlasts one of 1,472 such calls, and one call waits a second for a collective. Before the first
+    of several, torch's allocator waits for the operations of other streams that use its blocks
+    (`synchronize_and_free_events`), by calls that traces do not have: such a wait lasts from the call before until an
+    operation ends, and the memory is freed at once after that.
     """
     columns, launched = view.columns, walk.launch[walk.launch != UNLAUNCHED]
+    threads = np.unique(columns.thread[launched])
     calls = columns.rows(LAUNCH_CATEGORIES, _FREES.match)
-    calls = calls[np.isin(columns.thread[calls], np.unique(columns.thread[launched]))]
+    calls = calls[np.isin(columns.thread[calls], threads)]
     calls = calls[np.argsort(columns.ts_ns[calls], kind="stable")]
     start_ns, end_ns = columns.ts_ns[calls], columns.ends(calls)
-    over = np.searchsorted(walk.ends, end_ns, side="right") - 1
-    last_ns = np.where(over >= 0, walk.ends[over], start_ns) if len(walk.ends) else start_ns
-    until_ns = np.minimum(last_ns + behind_ns(walk, last_ns), end_ns)
-    waited = until_ns > start_ns
-    return Intervals.union(start_ns[waited], until_ns[waited])
+    inside_ns = np.minimum(_over(walk, end_ns, start_ns), end_ns)
+    before_ns = _calls_before(view, calls)
+    over_ns = _over(walk, start_ns, before_ns)
+    at_once = (start_ns - over_ns <= _AT_ONCE_NS) & _on_other_streams(walk, start_ns)
+    since_ns = np.concatenate((start_ns, before_ns[at_once]))
+    until_ns = np.concatenate((inside_ns, over_ns[at_once]))
+    waited = until_ns > since_ns
+    return Intervals.union(since_ns[waited], until_ns[waited])
+
+
+def _over(walk: Walk, time_ns: Ints, otherwise_ns: Ints) -> Ints:
+    """When the last operation until each moment was over, by the clock of the host; `otherwise_ns` where none was."""
+    over = np.searchsorted(walk.ends, time_ns, side="right") - 1
+    if not len(walk.ends):
+        return otherwise_ns
+    last_ns = walk.ends[over]
+    return np.where(over >= 0, last_ns + behind_ns(walk, last_ns), otherwise_ns)
+
+
+def _on_other_streams(walk: Walk, time_ns: Ints) -> Mask:
+    """By moment whether the last operation until then ran on another stream than most do."""
+    streams = walk.columns.queue[walk.rows]
+    if not len(streams):
+        return np.zeros(len(time_ns), dtype=np.bool_)
+    numbers, counts = np.unique(streams, return_counts=True)
+    last = np.array([walk.last(at) for at in time_ns.tolist()], dtype=np.int64)
+    return np.asarray((last != NOTHING) & (streams[last] != numbers[np.argmax(counts)]), dtype=np.bool_)
+
+
+def _calls_before(view: RankView, calls: Ints) -> Ints:
+    """By call when the one before it on its thread returned; its own start where it has none."""
+    columns, rows = view.columns, view.columns.rows(LAUNCH_CATEGORIES)
+    found = columns.ts_ns[calls].copy()
+    for thread in np.unique(columns.thread[calls]).tolist():
+        ends_ns = np.sort(columns.ends(rows[columns.thread[rows] == thread]))
+        (mine,) = np.nonzero(columns.thread[calls] == thread)
+        at = np.searchsorted(ends_ns, found[mine], side="right") - 1
+        found[mine] = np.where(at >= 0, ends_ns[at], found[mine])
+    return found
 
 
 def _moments(view: RankView, walk: Walk, launch: Ints, updating: Intervals) -> tuple[Ints, Ints, Ints]:

@@ -21,6 +21,7 @@ from dptune.whatif.gpu.overlap import computing_shares, shares_of_messages
 from dptune.whatif.gpu.program import Program
 from dptune.whatif.link import link_figures, link_of, link_range
 
+NO_MESSAGES = "no collective of known size was matched on all its ranks"
 ASSUMED = "the run's own collectives, with an assumed latency"
 ALONE, BESIDE = (
     0.25,
@@ -123,7 +124,8 @@ def known_link(program: Program) -> Link:
     if program.world_size == 1:
         raise Missing(ALONE_RANK)
     if program.link is None:
-        raise Missing("latency and bandwidth of all-reduces are unknown: measure them with `dptune links`")
+        unmeasured = "latency and bandwidth of all-reduces are unknown: measure them with `dptune links`"
+        raise Missing(unmeasured if program.messages else NO_MESSAGES)
     return program.link
 
 

@@ -16,7 +16,7 @@ from dptune.whatif.gpu.program import Program
 from dptune.whatif.gpu.unit_passes import ADDED, ADDING_NS
 
 NO_PASSES = "the trace does not show the backward passes of each step"
-_OF_PASSES = (*(COMPUTING - {Kind.UPDATE}), Kind.HOST, Kind.COPY, Kind.INPUT, Kind.WAIT)
+_OF_PASSES = (*(COMPUTING - {Kind.UPDATE}), Kind.HOST, Kind.COPY, Kind.INPUT, Kind.WAIT, Kind.UNSIZED)
 _LEFT = Assumed(0.25, 0.0, 0.0)  # of the time between the calls of a pass: what no graph holds
 _LAUNCH_NS = Assumed(100e3, 20e3, 5e3)  # one cudaGraphLaunch, for graphs of a hundred to a thousand kernels
 

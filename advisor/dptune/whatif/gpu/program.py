@@ -22,7 +22,7 @@ from dptune.whatif.cpu.shared_link import Link
 from dptune.whatif.gpu.assumed import Assumed
 from dptune.whatif.gpu.columns import Columns, Floats
 from dptune.whatif.gpu.gathers import Gather
-from dptune.whatif.gpu.graph import COMPUTING, Edge, Kind, Message, Stretch
+from dptune.whatif.gpu.graph import COMPUTING, MATCHED, Edge, Kind, Message, Stretch
 from dptune.whatif.gpu.parts import Part
 from dptune.whatif.gpu.reductions import Reduction
 from dptune.whatif.gpu.replaying import Replay
@@ -143,7 +143,7 @@ class Program:
 
     def begins(self, end: int) -> list[int]:
         """The places of the begins that the end of a collective waits for, in the order of its ranks."""
-        waited = (edge.item for edge in self.edges[end] if edge.kind == Kind.COLLECTIVE)
+        waited = (edge.item for edge in self.edges[end] if edge.kind in MATCHED)
         arrivals = ([edge.item for edge in self.edges[item] if edge.kind == Kind.ARRIVAL] or [item] for item in waited)
         return [begin for each in arrivals for begin in each]
 

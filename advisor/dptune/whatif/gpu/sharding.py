@@ -47,13 +47,13 @@ def prefetched(program: Program, value: Value) -> Program:
 
 
 def gathered_in_no_time(program: Program) -> Program:
-    """All-gathers take no time, nor do collectives of which not all ranks were read: those may be such."""
+    """All-gathers take no time, nor do collectives that were not matched or have no known size: those may be such."""
     gathers = [message.kind == "all_gather" for message in program.messages]
 
     def of(_: int, edge: Edge) -> Edge:
         return edge.lasting(0.0) if gathers[edge.message] else edge
 
-    return times(with_edges(program, (Kind.COLLECTIVE,), of), (Kind.WAIT,), 0.0)
+    return times(with_edges(program, (Kind.COLLECTIVE,), of), (Kind.WAIT, Kind.UNSIZED), 0.0)
 
 
 def parameters_in(program: Program, value: Value, side: Side, link: Link) -> Program:

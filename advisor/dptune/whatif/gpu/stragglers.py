@@ -19,7 +19,7 @@ from dptune.measure.intervals import Ints, Mask
 from dptune.measured import Missing
 from dptune.whatif.cpu.topology import ALONE
 from dptune.whatif.gpu.editing import retimed
-from dptune.whatif.gpu.graph import COMPUTING, Kind
+from dptune.whatif.gpu.graph import COMPUTING, MATCHED, Kind
 from dptune.whatif.gpu.host_work import HostWork
 from dptune.whatif.gpu.program import Program
 
@@ -105,14 +105,14 @@ def balanced(program: Program, value: Value) -> Program:
 def latest(program: Program) -> int:
     """The rank that arrives latest at collectives, in the mean. Raises Missing where ranks share none."""
     late: dict[int, list[int]] = defaultdict(list)
-    for place in program.places((Kind.COLLECTIVE,)):
+    for place in program.places(MATCHED):
         begins = program.begins(place)
         if begins and program.ranks[place] == program.ranks[begins[0]]:  # each collective once
             first = min(program.recorded_ns[begin] for begin in begins)
             for begin in begins:
                 late[program.ranks[begin]].append(program.recorded_ns[begin] - first)
     if len(late) < 2:
-        raise Missing(ALONE if program.world_size == 1 else "no collective of known size was matched on all its ranks")
+        raise Missing(ALONE if program.world_size == 1 else "no collective was matched on all its ranks")
     return max(late, key=lambda rank: fmean(late[rank]))
 
 
