@@ -191,7 +191,7 @@ def _communicated(collectives: Sequence[MatchedCollective], messages: list[Messa
         operations = tuple(
             (rank, call.row) for rank, call in zip(collective.ranks.tolist(), collective.calls, strict=True)
         )
-        size = collective.message_bytes
+        size = collective.message_bytes or 0
         sent = Matched(operations, len(messages) if size else UNKNOWN_SIZE, collective.kind, size)
         found.update(dict.fromkeys(operations, sent))
         if size:
