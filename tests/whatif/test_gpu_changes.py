@@ -537,6 +537,15 @@ def test_waiting_in_collectives_that_were_not_matched_is_bounded_by_what_any_ran
     assert apart_ns(chain((Kind.HOST, 100.0, 0, 0)), {}, made) == (0.0, 0.0)
 
 
+@pytest.mark.parametrize(("times", "apart"), [(0.5, (45, 0)), (1.0, (0, 0)), (2.0, (0, 90))])
+def test_a_late_rank_that_was_not_read_changes_as_those_that_were(times: float, apart: tuple[float, float]) -> None:
+    """Of steps of 100 the rank that was read waits 90 for another one, whose work changes by the same share."""
+    made = chain((Kind.HOST, 10.0, 0, 0), (Kind.WAIT, 90.0, 0, 0), world_size=2)
+    after = changed(made, {"host.times": times})
+    assert apart_ns(made, alone_ns(made), after) == apart
+    assert apart_ns(replace(made, world_size=1), alone_ns(made), after)[0] <= 5
+
+
 def on_two_hosts(*, arrivals: bool = False) -> Program:
     """Four ranks on two hosts: 100 of compute, a gather and a reduce-scatter of 120 bytes, then an update of 10.
 

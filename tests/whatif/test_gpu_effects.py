@@ -10,6 +10,7 @@ from dptune.whatif.gpu.changes import changed
 from dptune.whatif.gpu.effects import effect
 from dptune.whatif.gpu.graph import Edge, Kind, Stretch
 from dptune.whatif.gpu.program import Program
+from dptune.whatif.gpu.uncertainty import one_way
 
 HOST_NS, STEPS = 100.0, 6
 
@@ -48,3 +49,34 @@ def test_a_change_in_one_direction(first_ns: float, changes: dict[str, Value], s
     made = host_bound(first_ns)
     assert changed(made, changes).step_ns() == pytest.approx(step_ns)
     assert effect(made, changes, made.step_ns())[1] == pytest.approx(ratio)
+
+
+@pytest.mark.parametrize(
+    ("changes", "way"),
+    [
+        ({"compute.times": 2.0}, 1),
+        ({"host.times": 0.5}, -1),
+        ({"compute.times": 2.0, "host.times": 0.5}, 0),
+        ({"compute.times": 1.0}, 0),
+    ],
+)
+def test_the_way_of_a_change(changes: dict[str, Value], way: int) -> None:
+    made = host_bound(80.0)
+    assert effect(made, changes, made.step_ns())[2] == way
+
+
+@pytest.mark.parametrize(
+    ("way", "ends", "left"),
+    [
+        (0, (80, 130), (80, 130)),
+        (1, (80, 130), (98.5, 130)),
+        (-1, (80, 130), (80, 101.5)),
+        (1, (80, 90), (90, 90)),
+        (-1, (110, 130), (110, 110)),
+    ],
+)
+def test_an_interval_has_no_steps_that_the_way_of_a_change_excludes(
+    way: int, ends: tuple[float, float], left: tuple[float, float]
+) -> None:
+    """Of a measured step of 100, which any model may be off by 1.5 %."""
+    assert one_way(way, *ends, 100.0) == pytest.approx(left)

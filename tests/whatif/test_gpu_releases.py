@@ -84,3 +84,16 @@ def test_before_it_frees_memory_the_allocator_waits_for_other_streams(
     assert any(edge.kind == Kind.RELEASE for edges in program.edges for edge in edges) == waits
     halved = changed(program, {"compute.times": 0.5}).step_ns()
     assert halved == pytest.approx(400e3 - (175e3 if waits else 0.0), abs=15e3)
+
+
+def test_a_call_before_the_first_operation_leaves_later_waits_as_they_are(tmp_path: Path) -> None:
+    """Of a device whose clock is behind: kernels begin up to 3 us before their calls."""
+    steps = [event for number in range(5) for event in after_a_wait(number)]
+    steps = [{**event, "ts": event["ts"] - 12} if event["cat"] == "kernel" else event for event in steps]
+    found = []
+    for name, events in (("without", steps), ("with", [call("cudaFree", -20, -15), *steps])):
+        (tmp_path / name).mkdir()
+        run = load_events(tmp_path / name, events)
+        program = program_of(run, measure(run))
+        found.append(sum(edge.kind == Kind.RELEASE for edges in program.edges for edge in edges))
+    assert found[0] == found[1] > 0

@@ -49,10 +49,10 @@ from dptune.whatif.gpu.changes import bounded as gpu_bounded
 from dptune.whatif.gpu.changes import changed as gpu_changed
 from dptune.whatif.gpu.effects import effect, in_full
 from dptune.whatif.gpu.held_out import NONE_ALIKE, held_out
-from dptune.whatif.gpu.links import NO_MESSAGES, relinked
+from dptune.whatif.gpu.links import NO_MESSAGES, NO_SIZES, has_no_sizes, relinked
 from dptune.whatif.gpu.program import Program
 from dptune.whatif.gpu.recorded import program_of, views_of
-from dptune.whatif.gpu.uncertainty import OF_DIFFERENCE, interval
+from dptune.whatif.gpu.uncertainty import OF_DIFFERENCE, interval, one_way
 from dptune.whatif.gpu.uncertainty import unknown_ns as gpu_unknown_ns
 from dptune.whatif.link import source_of
 from dptune.whatif.searching import curve
@@ -161,7 +161,7 @@ class RunModel:
                 if name == "ddp.bucket_cap_mb" or name not in KNOBS or not in_force(name, value, self.facts)
             }
             flat_settings.check(new, self.facts)
-            other, difference = self._difference(self.model, new, self._unchanged_ns)
+            other, difference, way = self._difference(self.model, new, self._unchanged_ns)
             off = [self._off(group, new, difference) for group in self._variants_ns]
             ends, apart = list[Program](), (0.0, 0.0)
             if isinstance(self.model, Program):
@@ -186,6 +186,7 @@ class RunModel:
         if by_host:
             estimate_ns, below_ns = traced_steps.least_of_devices_ns(self.model, self.step_ns, min(floors)), 0.0
         low_ns, predicted_ns, high_ns = interval(estimate_ns, below_ns, above_ns, floors, self._least_ns(new))
+        low_ns, high_ns = one_way(0 if ends else way, low_ns, high_ns, self.step_ns)
         assumptions = [*assumed(self.model, new, self.traced), *flat_settings.arguments(new, self.facts)]
         batch = None if other.samples is None else round(other.samples)
         why_none = self.measured.missing.get("samples_per_step", "")
@@ -317,13 +318,13 @@ class RunModel:
                 saved.append(1 - without_part(model, changes).step_ns() / unchanged_ns)
         return self.step_ns * (1 - (1 + OF_DIFFERENCE) * max(saved)) if len(saved) > 1 else 0.0
 
-    def _difference(self, model: Model, changes: Mapping[str, Value], before: float) -> tuple[Model, float]:
-        """The model with the changes, and what they add to the measured step; `before`: the step without them."""
+    def _difference(self, model: Model, changes: Mapping[str, Value], before: float) -> tuple[Model, float, int]:
+        """The model with the changes, what they add to the step, and its only way; `before`: the step without them."""
         if isinstance(model, Program):
-            after, ratio = effect(model, changes, before)
-            return after, (ratio - 1) * self.step_ns
+            after, ratio, way = effect(model, changes, before)
+            return after, (ratio - 1) * self.step_ns, way
         other = changed(model, changes)
-        return other, (step_ns(other) / before - 1) * self.step_ns
+        return other, (step_ns(other) / before - 1) * self.step_ns, 0
 
     def _unknown_ns(
         self, other: Model, difference: float, *, only_a_bound: bool, of_batch: bool = False
@@ -363,7 +364,8 @@ class RunModel:
         try:
             link, missing = self.model.link_source or source_of(self.measured, self.recorded), {}
         except Missing as lack:
-            link, missing = None, {"link": lack.reason}
+            unsized = isinstance(self.model, Program) and has_no_sizes(self.model)
+            link, missing = None, {"link": NO_SIZES if unsized else lack.reason}
         if floor_ns is None:
             why = self.missed or missing.get("link", NO_MESSAGES)
             missing["floor_ns"] = why

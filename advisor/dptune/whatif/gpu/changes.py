@@ -28,7 +28,7 @@ from dptune.whatif.gpu.inputs import (
     pinned,
     uploads_beside,
 )
-from dptune.whatif.gpu.links import NO_MESSAGES, known_link
+from dptune.whatif.gpu.links import NO_MESSAGES, NO_SIZES, has_no_sizes, known_link
 from dptune.whatif.gpu.merging import in_units
 from dptune.whatif.gpu.offloading import offloaded
 from dptune.whatif.gpu.optimizing import foreach, fused, no_time
@@ -172,7 +172,7 @@ def _relinked(program: Program, link: Link, of_others: Link | None = None) -> Pr
     """With another link for all-reduces, and for other collectives that or a third. Those of other ranks stay."""
     before = known_link(program)
     if not program.messages:
-        raise Missing(NO_MESSAGES)
+        raise Missing(NO_SIZES if has_no_sizes(program) else NO_MESSAGES)
 
     def times(message: Message) -> float:
         if not program.uses_link(message):

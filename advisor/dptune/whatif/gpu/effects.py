@@ -15,25 +15,26 @@ from dptune.whatif.gpu.contention import contended
 from dptune.whatif.gpu.program import Program
 from dptune.whatif.gpu.uncertainty import unchanged
 
+_SHORTEN = {"straggler.removed"}
+
 
 def in_full(program: Program, changes: Mapping[str, Value], side: Side = Side.MIDDLE) -> Program:
     """The program after changes, with kernels slowed down by the transfers that then overlap them."""
     return _contended(program, changed(program, changes, side))
 
 
-def effect(program: Program, changes: Mapping[str, Value], step_ns: float) -> tuple[Program, float]:
-    """The same, and its step / that of `program`, which is `step_ns`: at least 1 where changes only lengthen what they
-    change, at most 1 where they only shorten it.
+def effect(program: Program, changes: Mapping[str, Value], step_ns: float) -> tuple[Program, float, int]:
+    """The same, its step / that of `program`, which is `step_ns`, and the only way in which that can differ from 1.
+
+    1: changes only lengthen what they change; -1: they only shorten it; 0: both, or neither. A rank that is no longer
+    late takes no longer than before, though some of its calls may.
     """
     only_changed = changed(program, changes)
     other = _contended(program, only_changed)
     ratio = other.step_ns() / step_ns
     lengthens, shortens = _directions(program, only_changed)
-    if lengthens and not shortens:
-        ratio = max(1.0, ratio)
-    elif shortens and not lengthens:
-        ratio = min(1.0, ratio)
-    return other, ratio
+    way = -shortens if changes.keys() == _SHORTEN else lengthens - shortens
+    return other, (max if way > 0 else min)(1.0, ratio) if way else ratio, way
 
 
 def _contended(before: Program, after: Program) -> Program:

@@ -49,7 +49,7 @@ class HeldOut:
         return (
             f"the allocator freed device memory in step{'s' if several else ''} {numbers} "
             f"({'median ' if several else ''}{in_ms(median(self.freeing_ns.values()))} ms; other "
-            f"steps {in_ms(self.usual_ns)} ms), and the measured step time includes both kinds"
+            f"steps {in_ms(self.usual_ns)} ms), which the measured step time includes"
         )
 
 

@@ -142,10 +142,11 @@ def _releasing(view: RankView, walk: Walk) -> Intervals:
 def _over(walk: Walk, time_ns: Ints, otherwise_ns: Ints) -> Ints:
     """When the last operation until each moment was over, by the clock of the host; `otherwise_ns` where none was."""
     over = np.searchsorted(walk.ends, time_ns, side="right") - 1
-    if not len(walk.ends):
-        return otherwise_ns
-    last_ns = walk.ends[over]
-    return np.where(over >= 0, last_ns + behind_ns(walk, last_ns), otherwise_ns)
+    known = over >= 0
+    last_ns = walk.ends[over[known]]
+    found = otherwise_ns.copy()
+    found[known] = last_ns + behind_ns(walk, last_ns)
+    return found
 
 
 def _on_other_streams(walk: Walk, time_ns: Ints) -> Mask:

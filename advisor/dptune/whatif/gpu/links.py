@@ -22,6 +22,7 @@ from dptune.whatif.gpu.program import Program
 from dptune.whatif.link import link_figures, link_of, link_range
 
 NO_MESSAGES = "no collective of known size was matched on all its ranks"
+NO_SIZES = "the traces do not record the sizes of collectives"
 ASSUMED = "the run's own collectives, with an assumed latency"
 ALONE, BESIDE = (
     0.25,
@@ -125,8 +126,13 @@ def known_link(program: Program) -> Link:
         raise Missing(ALONE_RANK)
     if program.link is None:
         unmeasured = "latency and bandwidth of all-reduces are unknown: measure them with `dptune links`"
-        raise Missing(unmeasured if program.messages else NO_MESSAGES)
+        raise Missing(unmeasured if program.messages else NO_SIZES if has_no_sizes(program) else NO_MESSAGES)
     return program.link
+
+
+def has_no_sizes(program: Program) -> bool:
+    """Whether collectives were matched, and the size of none is known."""
+    return not program.messages and bool(program.places((Kind.UNSIZED,)))
 
 
 def relinked(program: Program) -> list[Program]:

@@ -71,6 +71,18 @@ def standard_error_ns(before: Program, after: Program, *, only_a_bound: bool = F
     return _NORMAL_90 * spread / sqrt(len(differences))
 
 
+def one_way(way: int, low_ns: float, high_ns: float, step_ns: float) -> tuple[float, float]:
+    """The ends of an interval without what a change that only lengthens (1) or only shortens (-1) the step cannot do.
+
+    `step_ns` is the measured step, which any model may be off by a little.
+    """
+    if way > 0:
+        low_ns = max(low_ns, min(high_ns, (1 - _OF_STEP) * step_ns))
+    elif way < 0:
+        high_ns = min(high_ns, max(low_ns, (1 + _OF_STEP) * step_ns))
+    return low_ns, high_ns
+
+
 def interval(
     estimate_ns: float, below_ns: float, above_ns: float, floors_ns: Sequence[float], least_ns: float
 ) -> tuple[float, float, float]:

@@ -1,7 +1,8 @@
 """Collectives that were not found on all their ranks: how long they wait for other ranks is not known.
 
 A replay lets each take as long as recorded. With a change, waiting in them is shorter or longer by at most as much as
-the work of any recorded rank is; ranks that were not recorded are taken to change as those do.
+the work of any recorded rank is. Ranks that were not recorded are taken to change as those do: if the slowest rank is
+one of them, the wait for it changes by the same share as the work of recorded ranks.
 """
 
 from __future__ import annotations
@@ -30,10 +31,12 @@ def apart_ns(before: Program, alone: Mapping[int, float], after: Program) -> tup
         return 0.0, 0.0
     changed = _without(after)
     saved = [ns - changed[rank] for rank, ns in alone.items()]
+    all_read = before.world_size <= len(alone)
+    shares = [0.0 if all_read else (ns - changed[rank]) / ns for rank, ns in alone.items() if ns]
     predicted = before.step_ns() - after.step_ns()
-    left = after.step_ns() - median(changed.values())
-    below = max(0.0, min(max(saved) - max(0.0, predicted), left))
-    return below, max(0.0, min(0.0, predicted) - min(0.0, *saved))
+    left = max(0.0, after.step_ns() - median(changed.values()))
+    below = max(0.0, min(max(saved) - max(0.0, predicted), left), left * max(0.0, *shares))
+    return below, max(0.0, min(0.0, predicted) - min(0.0, *saved), -left * min(0.0, *shares))
 
 
 def unknown(below_ns: float, step_ns: float) -> str:
