@@ -77,13 +77,14 @@ def _steps(made: Program) -> dict[int, int]:
 
 
 def paired(before: str, after: str, knob: str) -> dict[str, Any]:
-    """The steps of a pair, and the least that the change is said to leave, from the first alone."""
+    """The steps of a pair, and the step with the change as it is predicted from the first alone."""
     steps = [measure(load([TRACES / path])).step.time_ns for path in (before, after)]
-    told = None
+    predicted = None
     if knob:
         run = load([TRACES / before])
-        told = RunModel.of(run, measure(run)).predict({f"loader.{knob}": 4}).low_ns
-    return {"before_ns": steps[0], "after_ns": steps[1], "least_ns": told}
+        found = RunModel.of(run, measure(run)).predict({f"loader.{knob}": 4})
+        predicted = [found.step_ns, found.low_ns, found.high_ns]
+    return {"before_ns": steps[0], "after_ns": steps[1], "predicted_ns": predicted}
 
 
 def collect(_: Path) -> dict[str, Any]:
@@ -109,8 +110,11 @@ def table(results: dict[str, Any]) -> str:
         )
     lines += ["", "pair                  before ms  after ms  whatif"]
     for title, one in results["pairs"].items():
-        told = "cannot know" if one["least_ns"] is None else f"{one['least_ns'] / 1e6:.1f} ms or more"
-        lines.append(f"{title:20s} {one['before_ns'] / 1e6:10.1f} {one['after_ns'] / 1e6:9.1f}  {told}")
+        predicted = "not predicted"
+        if one["predicted_ns"] is not None:
+            step, low, high = ("-" if ns is None else f"{ns / 1e6:.1f}" for ns in one["predicted_ns"])
+            predicted = f"{step} ({low} to {high}) ms"
+        lines.append(f"{title:20s} {one['before_ns'] / 1e6:10.1f} {one['after_ns'] / 1e6:9.1f}  {predicted}")
     return "\n".join(lines)
 
 
