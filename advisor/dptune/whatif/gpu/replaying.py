@@ -6,7 +6,6 @@ that changes little.
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
@@ -44,13 +43,13 @@ class Replay:
 
     def _in_order(self, lag_ns: Floats, known: Sequence[float] = ()) -> list[float]:
         """The same without what transfers leave each other; `known`: of the first items."""
-        times = self._until.copy()
+        times: list[float] = self._until_ns.tolist()
         times[: len(known)] = known
-        places, items = self._waits
-        first = bisect_left(places, len(known))
-        if first:
-            places, items = places[first:], items[first:]
-        for place, item, lag in zip(places, items, lag_ns[self._free[first:]].tolist(), strict=True):
+        places, items, rows = self._waits
+        first = int(np.searchsorted(places, len(known)))
+        # Numbers of arrays are made one by one in the loop: lists of them would take five times the memory.
+        waits = places[first:].data, items[first:].data, lag_ns[rows[first:]].data
+        for place, item, lag in zip(*waits, strict=True):
             moment = times[item] + lag
             if moment > times[place]:
                 times[place] = moment
@@ -65,22 +64,17 @@ class Replay:
         return waits
 
     @cached_property
-    def _until(self) -> list[float]:
+    def _until_ns(self) -> Floats:
         """By item when it comes to pass before anything that it waits for has."""
-        recorded_ns = np.array(self.recorded_ns, dtype=np.float64)
-        return np.where(self._is_free, -np.inf, recorded_ns).tolist()  # type: ignore[no-any-return]
+        return np.where(self._is_free, -np.inf, np.array(self.recorded_ns, dtype=np.float64))
 
     @cached_property
-    def _free(self) -> Ints:
-        """The numbers of the edges of items that wait, for earlier ones."""
-        free = np.flatnonzero(self._is_free[self.columns.place])
-        assert (self.columns.item[free] < self.columns.place[free]).all()
-        return free
-
-    @cached_property
-    def _waits(self) -> tuple[list[int], list[int]]:
-        """By such an edge the item that waits, and that which it waits for."""
-        return self.columns.place[self._free].tolist(), self.columns.item[self._free].tolist()
+    def _waits(self) -> tuple[Ints, Ints, Ints]:
+        """By edge of an item that waits: that item, the earlier one that it waits for, and the number of the edge."""
+        rows = np.flatnonzero(self._is_free[self.columns.place])
+        places, items = self.columns.place[rows], self.columns.item[rows]
+        assert (items < places).all()
+        return places, items, rows
 
     def _sharing_links(self, lag_ns: Floats, times: list[float]) -> list[float]:
         """The same where transfers take as long as those beside them let them.
