@@ -684,6 +684,11 @@ def test_parameters_gathered_ahead(tmp_path: Path, ranks: int, step_us: float, s
     assert bounded(made, asked) == ["fsdp.prefetch"]
 
 
+def test_without_all_gathers_none_are_prefetched(tmp_path: Path) -> None:
+    with pytest.raises(Missing, match="no all-gather"):
+        changed(program(load_events(tmp_path, *two_ranks(20))), {"fsdp.prefetch": True})
+
+
 def test_a_tree_is_of_all_reduces_alone(tmp_path: Path) -> None:
     """Of four ranks: an all-gather goes round the ring in 1.5 times the 20 us; an all-reduce in a tree in 2 times."""
     for kind, took in (("allreduce", 40), ("_allgather_base", 30)):

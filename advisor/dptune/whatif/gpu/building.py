@@ -34,13 +34,13 @@ from dptune.whatif.gpu.edges import edges_of
 from dptune.whatif.gpu.gathers import gathers
 from dptune.whatif.gpu.graph import COMPUTING, Kind, Message, offsets_of
 from dptune.whatif.gpu.host_items import NOTHING, HostItems, begins_after, ends_after, host_items
-from dptune.whatif.gpu.items import ItemPlaces, Items, Sort, Waits
+from dptune.whatif.gpu.items import NO_MESSAGE, ItemPlaces, Items, Sort, Waits
 from dptune.whatif.gpu.latencies import Latencies
 from dptune.whatif.gpu.optimizing import implementation_of
 from dptune.whatif.gpu.parts import OUTSIDE, HostParts, Part
 from dptune.whatif.gpu.program import SEVERAL, Program
 from dptune.whatif.gpu.recorded_waits import recorded_waits
-from dptune.whatif.gpu.reductions import UNKNOWN_SIZE, Matched, reductions
+from dptune.whatif.gpu.reductions import Matched, reductions
 from dptune.whatif.gpu.sharing import transfers
 from dptune.whatif.gpu.streams import across_streams, starts_of
 from dptune.whatif.gpu.stretches import of_all_ranks, steps_of
@@ -103,7 +103,7 @@ def build(
     waits = Waits.joined([*(each.waits.later(first[rank]) for rank, each in items.items()), arrivals.waits])
     columns = edges_of(waits, collectives, places, recorded_ns, fixed)
     queues = {view.rank: view.columns.queue for view in views}
-    sized = {operation: sent for operation, sent in communicated.items() if sent.message != UNKNOWN_SIZE}
+    sized = {operation: sent for operation, sent in communicated.items() if sent.message != NO_MESSAGE}
     streams = {(rank, row): int(queues[rank][row]) for rank, row in sized}
     sharing, slowed = transfers([*dict.fromkeys(sized.values())], named, recorded, streams)
     of_units = [reduction for view, device in read for reduction in unit_reductions(view, device, named)]
@@ -192,7 +192,7 @@ def _communicated(collectives: Sequence[MatchedCollective], messages: list[Messa
             (rank, call.row) for rank, call in zip(collective.ranks.tolist(), collective.calls, strict=True)
         )
         size = collective.message_bytes or 0
-        sent = Matched(operations, len(messages) if size else UNKNOWN_SIZE, collective.kind, size)
+        sent = Matched(operations, len(messages) if size else NO_MESSAGE, collective.kind, size)
         found.update(dict.fromkeys(operations, sent))
         if size:
             offsets = offsets_of(collective.ranks.tolist())
@@ -336,7 +336,7 @@ def _awaited_by_collectives(
             arriving.append(Waits.of(np.full(len(begins), number), begins, 0, Kind.ARRIVAL, 0))
             begins = np.array([number])
         waiting, awaited = np.repeat(ends, len(begins)), np.tile(begins, len(ends))
-        kind = Kind.UNSIZED if sent.message == UNKNOWN_SIZE else Kind.COLLECTIVE
+        kind = Kind.UNSIZED if sent.message == NO_MESSAGE else Kind.COLLECTIVE
         found.append(Waits.of(waiting, awaited, 0, kind, 0, sent.message))
     at_ns, ranks = np.array(arrived, dtype=np.int64).reshape(-1, 2).T
     return Waits.joined(found), _Arrivals(at_ns, ranks, Waits.joined(arriving))

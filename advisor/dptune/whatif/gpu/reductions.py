@@ -82,12 +82,12 @@ class Reduction:
         return Reduction(self.step, self.gradient_bytes, ready, called, buckets, moves, calls)
 
 
-UNKNOWN_SIZE = -1  # for the message of a collective whose size is not known
-
-
 @dataclass(frozen=True)
 class Matched:
-    """A collective that was matched on all its ranks: its operations (rank, row), and the number of its message."""
+    """A collective that was matched on all its ranks: its operations (rank, row), and the number of its message.
+
+    That is NO_MESSAGE where its size is unknown.
+    """
 
     operations: tuple[tuple[int, int], ...]
     message: int

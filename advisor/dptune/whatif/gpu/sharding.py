@@ -47,8 +47,13 @@ def prefetched(program: Program, value: Value) -> Program:
 
 
 def gathered_in_no_time(program: Program) -> Program:
-    """All-gathers take no time, nor do collectives that were not matched or have no known size: those may be such."""
+    """All-gathers take no time, nor do collectives that were not matched or have no known size: those may be such.
+
+    Raises Missing where there is neither.
+    """
     gathers = [message.kind == "all_gather" for message in program.messages]
+    if not any(gathers) and not program.places((Kind.WAIT, Kind.UNSIZED)):
+        raise Missing("the trace shows no all-gather")
 
     def of(_: int, edge: Edge) -> Edge:
         return edge.lasting(0.0) if gathers[edge.message] else edge
