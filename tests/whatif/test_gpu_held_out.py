@@ -12,6 +12,7 @@ from dptune.measure import measure
 from dptune.measure.views import RankView, light_views
 from dptune.trace.run import Run
 from dptune.whatif.gpu.held_out import held_out
+from dptune.whatif.gpu.program import Program
 from dptune.whatif.run_model import RunModel
 
 from ..measure.handmade import US, call, kernel, launch, load_events, step  # noqa: TID252 - tests are no installed package
@@ -49,8 +50,23 @@ def test_a_step_in_which_the_allocator_frees_memory_is_compared_with_none(tmp_pa
     assert model.result([]).limits == [found.sentence]
 
 
+def test_steps_are_as_many_of_a_kind_as_were_recorded(tmp_path: Path) -> None:
+    """The last of three is no step of the program: one like it counts twice, and that with `cudaFree` once."""
+    run = run_of(tmp_path, [140, 370, 138], (1,))
+    model = RunModel.of(run, measure(run)).model
+    assert isinstance(model, Program)
+    assert [step.number for step in model.steps] == [0, 1]
+    assert model.again == [0]
+    assert model.recorded_step_ns() == pytest.approx((2 * 140 + 370) / 3 * US)
+    found = held_out(views(run), [])
+    assert found.alike([1, 2]) == [2]
+    assert found.alike([1]) == [], "none of its kind"
+    assert found.alike([0, 1, 2]) == []
+
+
 def test_steps_that_all_free_memory_are_alike(tmp_path: Path) -> None:
     found = held_out(views(run_of(tmp_path, [140, 370, 138], (0, 1, 2))), [])
+    assert found.alike([0, 1]) == []
     assert found.share == pytest.approx(231 / 140)  # 139 of the first and third, 370 of the second
     assert not found.freeing_ns
     assert not found.sentence

@@ -123,7 +123,9 @@ class RunModel:
     @classmethod
     def _of_gpus(cls, run: Run, measured: Measured) -> RunModel:
         views = views_of(run)
-        program = program_of(run, measured, views)
+        groups = [group.numbers for group in measured.steps.groups]
+        program, alike = program_of(run, measured, views), held_out(views, groups)
+        program = program.counting(alike.alike({step.number for step in program.steps}))
         step, traced = measured.step.time_ns, program.recorded_step_ns()
         stretch = 1.0 if measured.step.basis == "traced" else measured.step.light_median_ns / measured.recorded_step_ns
         wanted = traced / stretch  # of the mean step, which is what a program reports
@@ -131,8 +133,7 @@ class RunModel:
         if measured.step.basis == "untraced" and model is program:  # else the host takes its time without the profiler
             model = replace(model, added_times=UNPROFILED)
         replayed = model.step_ns()
-        groups = [group.numbers for group in measured.steps.groups]
-        halves, alike = program.halves_ns(groups), held_out(views, groups)
+        halves = program.halves_ns(groups)
         apart = alike.share if alike.freeing_ns else abs(halves[0] - halves[1]) / mean(halves)
         return cls(
             model=model,

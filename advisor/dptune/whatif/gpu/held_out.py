@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
@@ -32,12 +32,25 @@ class HeldOut:
     """`share`: difference between alternate steps of a kind, as a share of a step; None if no two are of one kind.
 
     `freeing_ns`: by number, the time of the steps in which the allocator frees memory, if these are a minority, and
-    `usual_ns` the median time of the others; else empty and 0.
+    `usual_ns` the median time of the others; else empty and 0. `took_ns`: by number, the time of every step.
     """
 
     share: float | None
     freeing_ns: Mapping[int, float]
     usual_ns: float
+    took_ns: Mapping[int, float]
+
+    def alike(self, numbers: Collection[int]) -> list[int]:
+        """For each step that is not one of these, that of these which is of its kind and took as long.
+
+        None if all steps are of one kind, or these have none of its kind.
+        """
+        found = []
+        for number in sorted(self.took_ns.keys() - numbers) if self.freeing_ns else ():
+            is_freeing, took = number in self.freeing_ns, self.took_ns[number]
+            same = [other for other in numbers if other in self.took_ns and (other in self.freeing_ns) == is_freeing]
+            found += sorted(same, key=lambda other: abs(self.took_ns[other] - took))[:1]
+        return found
 
     @property
     def sentence(self) -> str:
@@ -72,6 +85,7 @@ def held_out(views: Sequence[RankView], groups: Sequence[Sequence[int]]) -> Held
         share=off_ns / of_ns if of_ns else None,
         freeing_ns={number: took[number] for number in sorted(freeing)} if few else {},
         usual_ns=float(median(others)) if few else 0.0,
+        took_ns=took,
     )
 
 

@@ -71,7 +71,8 @@ class Program:
     `optimizer` is how it updates: "fused", "foreach", "loop", or empty if unknown. `peaks` are FLOP/s of the device by
     element type, `gpu` is what all devices of one model call themselves; both are empty if unknown. `workers` is the
     number of processes that load batches, None if unknown; `has_workers`: there are some. `added_times`: the host's
-    time for a call that a change adds / for the same call in the trace, which the profiler slows.
+    time for a call that a change adds / for the same call in the trace, which the profiler slows. `again`: numbers of
+    steps that count once more in a mean, for recorded ones of their kind that are no steps of the program.
     """
 
     recorded_ns: Sequence[int]
@@ -113,6 +114,7 @@ class Program:
     transfer_shares: Mapping[int, float] = field(default_factory=dict)
     transfer_times: float = 1.0
     added_times: float = 1.0
+    again: Sequence[int] = ()
 
     def run(self, lag_ns: Floats | None = None) -> Sequence[float]:
         """When each item comes to pass; replayed once, but where edges take other times (`lag_ns`)."""
@@ -181,6 +183,10 @@ class Program:
     def contending(self, shares: Mapping[int, float], times: float) -> Program:
         """The program whose transfers take so many times as long while a rank computes, of these shares as recorded."""
         return self._keeping(_OF_EDGES, transfer_shares=shares, transfer_times=times)
+
+    def counting(self, again: Sequence[int]) -> Program:
+        """The program of which these steps count once more."""
+        return self._keeping(_OF_EDGES, again=again)
 
     def spending(self, spent_ns: Mapping[Part, Mapping[int, float]]) -> Program:
         """The program of whose host's time other amounts go into parts."""
@@ -303,7 +309,8 @@ class Program:
             if place not in self.settled:
                 alike = self._recorded_step_ns(place)
                 found.append(min(of_rank[step.rank], key=lambda other: abs(self._recorded_step_ns(other) - alike)))
-        return found
+        settled = sorted(self.settled)
+        return found + [place for number in self.again for place in settled if self.steps[place].number == number]
 
     def _recorded_step_ns(self, place: int) -> int:
         step = self.steps[place]
