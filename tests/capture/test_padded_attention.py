@@ -10,6 +10,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy, scaled_dot_product_attention
 from torch.utils.checkpoint import checkpoint
 
+from dptune.capture.injected.observe.attention_weights import Fused
 from dptune.capture.injected.observe.padded_attention import PaddedAttention
 
 from .graph_passes import Places, facts_of
@@ -123,6 +124,29 @@ def heads_first(hide=lambda scores: scores):
     return layer(attend)
 
 
+def projected_by_einsum():
+    """Each head's weights in a dimension of their own."""
+
+    def model(parts, ids):
+        hidden = parts.embed(ids)
+        heads = parts.project.weight.view(3, HEADS, WIDTH // HEADS, WIDTH)
+        q, k, v = (torch.einsum("btd,hed->bhte", hidden, weight) for weight in heads)
+        return torch.einsum("bhqk,bhkd->bqhd", (q @ k.mT).softmax(-1), v).flatten(2)
+
+    return model
+
+
+def beside_others(before, after, **options):
+    """Between positions that are no tokens, as of an image."""
+
+    def model(parts, ids):
+        others = parts.query.expand(ROWS, before + after, WIDTH)
+        hidden = torch.cat([others[:, :before], parts.embed(ids), others[:, before:]], 1)
+        return parts.encoder(hidden, **options)
+
+    return model
+
+
 def translated(**options):
     """Another sequence that attends to the tokens; those attend to each other with a mask."""
 
@@ -158,6 +182,7 @@ FORMS = [
     *(written(), written(lambda scores: scores + 0.1, nn.Dropout(0.3)), written(lambda s: s * ~PADDING[:, None, None])),
     layer(lambda q, k, v: torch.einsum("bhqk,bhkd->bhqd", torch.einsum("bhqd,bhkd->bhqk", q, k).softmax(3), v)),
     *(merged(), heads_first(), multihead(), multihead(need_weights=False), encoded(), by_position()),
+    projected_by_einsum(),
     multihead(key_padding_mask=~PADDING & (torch.arange(LENGTH) > 0)),  # inverted
 ]
 
@@ -216,7 +241,81 @@ def test_the_embedding_names_the_padding(parts):
     ids, named = text(pad=5), Parts()
     named.words = nn.Embedding(WORDS, WIDTH, padding_idx=5)
     (attention,) = found(lambda: classified(named, encoded(), ids))
-    assert (attention.filler, attention.padding_idx) == (5, True)
+    assert (attention.filler, attention.padding_idx, attention.certain) == (5, True, True)
+
+
+@pytest.mark.parametrize(("before", "after"), [(1, 0), (0, 4), (2, 3)])
+def test_tokens_between_other_positions(parts, before, after):
+    """With a mask of the tokens alone, and with one of all; weights of the tokens' own queries and of others count."""
+    ids = text()
+    (attention,) = found(lambda: classified(parts, beside_others(before, after), ids))
+    assert (attention.kind, attention.positions) == ("self", LENGTH)
+    hidden = nn.functional.pad(PADDING, (before, after), value=False)
+    assert found(lambda: classified(parts, beside_others(before, after, src_key_padding_mask=hidden), ids)) == []
+
+
+def test_the_last_padding_before_a_text_may_predict_its_first_word(parts):
+    """A causal model whose targets are the next ids, and are ignored where these are padding."""
+    ids = text(PADDING.flip(1))
+    wanted = ids[:, 1:].masked_fill(PADDING.flip(1)[:, 1:], -100) % CLASSES
+    wanted = wanted.masked_fill(PADDING.flip(1)[:, 1:], -100)
+
+    def loss(**options):
+        logits = parts.head(fused(**options)(parts, ids))[:, :-1]
+        return cross_entropy(logits.flatten(0, 1), wanted.flatten())
+
+    (attention,) = found(lambda: loss(is_causal=True))
+    assert (attention.left, attention.certain) == (True, True)
+    hidden = CAUSAL & ~PADDING.flip(1)[:, None, None]
+    assert found(lambda: loss(attn_mask=hidden | torch.eye(LENGTH, dtype=torch.bool))) == []
+
+
+def test_a_mask_beside_a_causal_one_counts():
+    """As fused attention of CPUs takes both."""
+    query = torch.randn(1, 1, LENGTH, WIDTH)
+    added = torch.zeros(1, 1, LENGTH, LENGTH).masked_fill(torch.arange(LENGTH) < 5, HIDDEN)
+    weights = Fused(query, query, added, True, WIDTH**-0.5).weights((0, 0), torch.arange(6, LENGTH))
+    expected = (query @ query.mT * WIDTH**-0.5 + added).masked_fill(~CAUSAL, HIDDEN).softmax(-1)[0, 0, 6:]
+    assert torch.allclose(weights, expected, atol=1e-6)
+
+
+def test_losses_that_the_script_drops_at_padding_are_no_targets(parts):
+    ids = text()
+
+    def loss(kept):
+        losses = cross_entropy(
+            parts.head(encoded()(parts, ids)).flatten(0, 1), (ids % CLASSES).flatten(), reduction="none"
+        )
+        return (losses * kept.flatten()).sum() / kept.sum()
+
+    (attention,) = found(lambda: loss((~PADDING).float()))
+    assert attention.certain
+    assert found(lambda: loss(torch.ones_like(PADDING).float())) == []
+
+
+def test_positions_whose_results_the_script_takes_are_no_padding(parts):
+    """Where a sequence ends, its answer is computed."""
+    ids = text()
+
+    def loss(taken):
+        return parts.head(encoded()(parts, ids)[taken]).square().mean()
+
+    assert found(lambda: loss(PADDING)) == []
+    (attention,) = found(lambda: loss(~PADDING))
+    assert attention.certain
+
+
+def test_scores_of_another_order_are_not_read(parts):
+    """Of (rows, queries, heads, keys): their queries would be taken for heads."""
+
+    def model(parts, ids):
+        hidden = parts.embed(ids)
+        q, k, v = parts.project(hidden).unflatten(-1, (3, HEADS, -1)).unbind(2)
+        weights = torch.einsum("bqhd,bkhd->bqhk", q, k).softmax(-1)
+        return torch.einsum("bqhk,bkhd->bqhd", weights, v).flatten(2)
+
+    ids = text()
+    assert found(lambda: classified(parts, model, ids)) == []
 
 
 def test_targets_that_the_loss_ignores_at_padding(parts):

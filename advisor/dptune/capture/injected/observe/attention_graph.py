@@ -85,7 +85,7 @@ def _is_by_position(size: tuple[int, ...], rows: int, length: int) -> bool:
     """Whether a tensor has several values for each position of each sequence, in one dimension or in two."""
     if torch.Size(size).numel() <= rows * length:
         return False
-    if size[0] % (rows * length) == 0:
+    if any(each % (rows * length) == 0 for each in size):
         return True
     others = list(size)
     if length in others:

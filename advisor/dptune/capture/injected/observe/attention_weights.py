@@ -52,7 +52,7 @@ class Fused:
         if self.causal:
             later = torch.arange(scores.shape[1], device=scores.device) > queries[:, None]
             scores = scores.masked_fill(later, float("-inf"))
-        elif self.added is not None:
+        if self.added is not None:
             scores = scores + self.added[cell][queries].float()
         return scores.softmax(-1)
 
