@@ -220,6 +220,7 @@ def test_fused_attention_has_the_weights_of_written(parts):
     (once,) = found(lambda: classified(parts, layer(scaled_dot_product_attention), ids))
     assert once.weight_share == pytest.approx(scaled[1].weight_share, abs=1e-5)
     assert scaled[0].layers == 2
+    assert not scaled[0].certain, "nothing but the ids shows the padding"
 
 
 @pytest.mark.parametrize("model", [translated(), pooled()])
@@ -410,7 +411,7 @@ def test_a_mask_in_a_later_pass_keeps_it_quiet(parts):
 
 def test_little_padding_shows_nothing(parts):
     """Neither attention to it nor, because its weight is small, a mask."""
-    lengths = [[62] + [64] * 5, [40] + [64] * 5, [40] + [64] * 5]
+    lengths = [[60] + [64] * 5, [40] + [64] * 5, [40] + [64] * 5]
 
     def loss():
         padding = torch.arange(64) >= torch.tensor(lengths.pop(0))[:, None]
@@ -419,6 +420,19 @@ def test_little_padding_shows_nothing(parts):
 
     (attention,) = found(loss)
     assert (attention.passes, attention.padding_share) == (2, 24 / 64)
+
+
+def test_batches_of_different_lengths_are_padded(parts):
+    longest = [20, 24, 20]
+
+    def loss():
+        most = longest.pop(0)
+        padding = torch.arange(most) >= torch.tensor([8, most, 12, 9, 17, 10])[:, None]
+        ids = torch.randint(1, WORDS, (ROWS, most)).masked_fill(padding, 0)
+        return classified(parts, lambda parts, ids: parts.encoder(parts.words(ids)), ids)
+
+    (attention,) = found(loss)
+    assert attention.certain
 
 
 def test_code_that_is_compiled_is_not_read(parts):
