@@ -171,6 +171,22 @@ def test_what_torch_could_not_count_with_is_refused(name: str, text: str) -> Non
 
 
 @pytest.mark.parametrize(
+    ("name", "text", "takes"),
+    [
+        ("optimizer.betas", "2,2", "numbers with commas between, at least 0, less than 1"),
+        ("optimizer.betas", "0.9,1", "numbers with commas between, at least 0, less than 1"),
+        ("optimizer.eps", "1_0", "a number, at least 0"),
+        ("loader.num_workers", "1_0", "a whole number, at least 0"),
+    ],
+)
+def test_what_a_knob_does_not_take(name: str, text: str, takes: str) -> None:
+    with pytest.raises(UsageError, match=f"{name} cannot be '{text}'") as told:
+        KNOBS[name].parse(text)
+    assert takes in (told.value.hint or "")
+    assert KNOBS["optimizer.betas"].parse("0,0.999") == "0,0.999"
+
+
+@pytest.mark.parametrize(
     ("name", "meant"),
     [
         ("ddp.buckt_cap_mb", "did you mean 'ddp.bucket_cap_mb'?"),

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from dptune.measured import Account, Missing, ProcessGroupFigures, StragglerFigures
 from dptune.runfile.communication import DdpFacts
-from dptune.runfile.facts import CompileFacts
+from dptune.runfile.compilation import CompileFacts
 from dptune.testing import figures
 
 from .conftest import ask_rule

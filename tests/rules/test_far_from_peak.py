@@ -5,7 +5,8 @@ import pytest
 from dptune.advise.engine import build_report
 from dptune.config import Settings
 from dptune.measured import DtypeFlops, EfficiencyFigures, KernelFigures, KindFlops, Missing
-from dptune.runfile.facts import CompileFacts, DeviceFacts
+from dptune.runfile.compilation import CompileFacts
+from dptune.runfile.facts import DeviceFacts
 from dptune.testing import figures
 from dptune.trace import load
 

@@ -10,7 +10,7 @@ from dptune.measured import (
     QueuedSteps,
     StepTime,
 )
-from dptune.runfile.facts import CompileFacts
+from dptune.runfile.compilation import CompileFacts
 
 
 def launching(hand_made, share):

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from dptune.measured import InputFigures, PreparingFigures, UserCodeFigures
-from dptune.runfile.facts import CompileFacts
+from dptune.runfile.compilation import CompileFacts
 from dptune.runfile.loader import LoaderFacts, PreparingFacts
 from dptune.runfile.padding import PaddingFacts
 

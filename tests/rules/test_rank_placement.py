@@ -2,7 +2,7 @@ import pytest
 
 from dptune.measured import Missing
 from dptune.runfile.communication import CallFacts, DdpFacts, FsdpFacts
-from dptune.runfile.facts import CompileFacts
+from dptune.runfile.compilation import CompileFacts
 
 HOSTS = ("a", "a", "b", "b")
 

@@ -1,7 +1,7 @@
 import pytest
 
 from dptune.measured import CompilingFigures, Missing
-from dptune.runfile.facts import CompileFacts, RecompileFacts
+from dptune.runfile.compilation import CompileFacts, RecompileFacts
 from dptune.runfile.window import Window
 
 REASON = "0/3: tensor 'ids' size mismatch at index 1. expected 187, actual 366"

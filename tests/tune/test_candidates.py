@@ -11,7 +11,8 @@ from dptune.advice import Change, Location
 from dptune.knobs import Value
 from dptune.measured import Measured
 from dptune.runfile import json_files
-from dptune.runfile.facts import CompileFacts, Facts
+from dptune.runfile.compilation import CompileFacts
+from dptune.runfile.facts import Facts
 from dptune.tune.candidate import Candidate
 from dptune.tune.candidates import Choice, candidates, patchable
 from dptune.tune.unpredicted import unpredicted

@@ -41,8 +41,8 @@ class Knob:
     """One setting of a training run.
 
     `default` is torch's; where it is None, None may be given: `default` on the command line. `choices` are the words
-    that a knob of words takes, none for any; `list_of_numbers` is text like `1,8,25`; `or_number`: true or false, or a
-    whole number from `least` on. `numerics`: whether changing it can change results. `paste` is the text a user puts
+    that a knob of words takes, none for any. Numbers are at least `least` and less than `below`; `list_of_numbers` is
+    text like `1,8,25`; `or_number`: true or false, or a whole number from `least` on. `numerics`: whether changing it can change results. `paste` is the text a user puts
     into the script, with `{then}` for the value proposed, `paste_off` what it is for False where that differs;
     `pasted`: by word, what replaces `{then}` where the script writes it otherwise.
 
@@ -65,6 +65,7 @@ class Knob:
     paste: str
     choices: tuple[str, ...] = ()
     least: float | None = None
+    below: float | None = None
     list_of_numbers: bool = False
     or_number: bool = False
     paste_off: str = ""
@@ -101,6 +102,7 @@ class Knob:
         words += ", or a whole number" if self.or_number else ""
         words += f" of {self.unit}" if self.unit else ""
         words += f", at least {self.least:g}" if self.least is not None else ""
+        words += f", less than {self.below:g}" if self.below is not None else ""
         return words + (" or `default`" if self.default is None and self.kind is not str else "")
 
     def _read(self, text: str) -> Value:
@@ -110,6 +112,8 @@ class Knob:
             word = text.lower()
             return True if word in _TRUE else False if word in _FALSE else None
         if self.list_of_numbers and not _NUMBERS.fullmatch(text):
+            return None
+        if self.kind is not str and "_" in text:  # Python reads 1_0 as 10
             return None
         try:
             return self.kind(text)  # type: ignore[no-any-return]
@@ -125,7 +129,8 @@ class Knob:
         if self.least is None or isinstance(value, bool):
             return True
         numbers = self._numbers(value)
-        return bool(numbers) and all(self.least <= number < float("inf") for number in numbers)
+        below = float("inf") if self.below is None else self.below
+        return bool(numbers) and all(self.least <= number < below for number in numbers)
 
 
 def _can_be_passed(text: str) -> bool:
@@ -146,6 +151,7 @@ def in_call(
     unit: str = "",
     numerics: Numerics = "same",
     least: float | None = None,
+    below: float | None = None,
     list_of_numbers: bool = False,
     or_number: bool = False,
     classes: tuple[str, ...] = (),
@@ -165,6 +171,7 @@ def in_call(
         summary,
         paste or call.paste.format(f"{argument}={{then}}"),
         least=least,
+        below=below,
         list_of_numbers=list_of_numbers,
         or_number=or_number,
         call=call,

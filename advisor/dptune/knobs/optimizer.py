@@ -39,6 +39,7 @@ KNOBS = (
         "Adam betas: decay rates of the moment estimates",
         numerics="changes",
         least=0,
+        below=1,
         list_of_numbers=True,
         classes=_WITH_BETAS,
         positions=(2,),

@@ -23,6 +23,7 @@ from dptune.runfile.counted_padding import CountedPaddingFacts
 from dptune.runfile.decisions import DifferentDecision, different_decisions
 from dptune.runfile.dense_tables import DenseTableFacts
 from dptune.runfile.discarded_gradients import DiscardedGradientFacts, discarding
+from dptune.runfile.divergence_weights import DivergenceWeightFacts
 from dptune.runfile.evaluation_mode import EvaluationModeFacts
 from dptune.runfile.facts import OptimizerFacts
 from dptune.runfile.gathered_embeddings import GatheredEmbeddingFacts
@@ -90,6 +91,7 @@ __all__ = [
     "DifferentDecision",
     "DifferentWeights",
     "DiscardedGradientFacts",
+    "DivergenceWeightFacts",
     "EqualGenerators",
     "EvaluationModeFacts",
     "FrozenFeatureFacts",

@@ -34,6 +34,7 @@ WORDS = {  # by the names of facts that rules ask for
     "policy_ratios": "how far updates change a policy",
     "misplaced_views": "whether views stand where a transpose is meant",
     "softmax_dimensions": "over which dimension each softmax is",
+    "divergence_weights": "how much a KL divergence counts in the loss",
     "causal_masks": "whether attention hides the tokens to predict",
     "padded_attention": "whether attention hides padding",
     "gathered_embeddings": "whether embeddings are gathered without gradients",

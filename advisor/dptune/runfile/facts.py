@@ -16,11 +16,13 @@ from dptune.runfile.causal_masks import CausalMaskFacts
 from dptune.runfile.changed_samples import ChangedSampleFacts
 from dptune.runfile.clipping import ClippingFacts
 from dptune.runfile.communication import CallFacts, DdpFacts, FsdpFacts, NcclFacts
+from dptune.runfile.compilation import CompileFacts
 from dptune.runfile.counted_padding import CountedPaddingFacts
 from dptune.runfile.cpu_peak import CpuPeakFacts
 from dptune.runfile.decisions import DecisionFacts
 from dptune.runfile.dense_tables import DenseTableFacts
 from dptune.runfile.discarded_gradients import DiscardedGradientFacts
+from dptune.runfile.divergence_weights import DivergenceWeightFacts
 from dptune.runfile.double_precision import DoubledFacts
 from dptune.runfile.evaluation_mode import EvaluationModeFacts
 from dptune.runfile.frozen_norms import FrozenNormFacts
@@ -78,31 +80,6 @@ COMPILED_LEAST_BUCKET_BYTES = 2**20
 CLOSURES = ("LBFGS",)  # optimizers that run backward passes themselves, each of which they need
 
 _CAPABILITY = re.compile(r"(?:sm_)?([0-9]{1,2})\.?([0-9])[af]?")
-
-
-@dataclass
-class RecompileFacts:
-    """A function that torch.compile compiled more than once: its line (None where it is not the user's), the reason of
-    the last time, as torch states it, and how many of the last 64 compilations were of it again.
-    """
-
-    function: str
-    where: str | None
-    reason: str
-    times: int = 1
-
-
-@dataclass
-class CompileFacts:
-    """What torch.compile was used on: the lines that call it (None where unknown), and what it made of DDP.
-
-    `ddp_graphs`: for each compiled graph, into how many its DDPOptimizer split it, so that buckets go out early.
-    `recompiles`: the functions that were compiled again, those compiled most often first.
-    """
-
-    where: list[str | None] = field(default_factory=list)
-    ddp_graphs: list[int] = field(default_factory=list)
-    recompiles: list[RecompileFacts] = field(default_factory=list)
 
 
 @dataclass
@@ -227,6 +204,7 @@ class Facts:
     of one that is not; `clipping` the lines that clip gradients, and whether steps use the clipped ones; `step_values`
     what ranks compare of a step; `policy_ratios` ratios of policies that losses clip; `causal_masks` language models
     that attend to the tokens to predict; `softmax_dimensions` softmax over another dimension than that of its use;
+    `divergence_weights` KL divergences that count far more or less than the reconstruction;
     `padded_attention` attention to padding; `counted_padding` padding among the targets of losses; `saved_files` the
     files that `torch.save` wrote; `training_mode` models that are evaluated in training mode; `unreached` parameters
     that get no gradient; `zero_rates` optimizers that step at a learning rate of zero; `unrestored_states` optimizers
@@ -309,6 +287,7 @@ class Facts:
     policy_ratios: list[PolicyRatioFacts] = field(default_factory=list)
     causal_masks: list[CausalMaskFacts] = field(default_factory=list)
     softmax_dimensions: list[SoftmaxDimensionFacts] = field(default_factory=list)
+    divergence_weights: list[DivergenceWeightFacts] = field(default_factory=list)
     padded_attention: list[PaddedAttentionFacts] = field(default_factory=list)
     gathered_embeddings: list[GatheredEmbeddingFacts] = field(default_factory=list)
     carried_states: list[CarriedStateFacts] = field(default_factory=list)

@@ -33,6 +33,7 @@ _WORKERS = 8  # of a loader that has some, it is not known how many
 _OF_GPUS: tuple[tuple[str, Value], ...] = (
     ("host.times", 0.0),
     ("syncs.removed", True),
+    ("cuda.graphs", True),
     ("compute.times", 0.5),
     ("straggler.removed", True),
     ("loader.num_workers", _WORKERS),

@@ -55,6 +55,8 @@ def reverberate(rows, response):
 
 
 def error(outputs, batch):
+    if args.fault == "kl-weight":
+        return bound(outputs, batch)
     if args.fault == "softmax-dimension":
         return nn.functional.nll_loss(outputs.log_softmax(1 if args.mended else 0), batch.argmax(1))
     if args.fault == "softmax-before-cross-entropy":
@@ -79,6 +81,14 @@ def error(outputs, batch):
     if has("unread-results"):
         alike(outputs)
     return apart(outputs) if args.fault == "operator-loops" else (outputs - batch).square().mean()
+
+
+def bound(outputs, batch):
+    """The evidence lower bound of an autoencoder: 16 of its outputs are means of latent dimensions, 16 their variances."""
+    mean, logvar = outputs[:, :16], outputs[:, 16:32]
+    divergence = -0.5 * (1 + logvar - mean.square() - logvar.exp())
+    lost = nn.functional.mse_loss(outputs, batch, reduction="sum") / len(batch)
+    return lost + (divergence.sum(1).mean() if args.mended else divergence.mean())
 
 
 def of_higher(outputs, batch):

@@ -109,6 +109,7 @@ FAULTS = (
     "samples-sorted",
     "softmax-dimension",
     "padding-attended",
+    "kl-weight",
 )
 parser = argparse.ArgumentParser()
 parser.add_argument("fault", choices=FAULTS)

@@ -39,7 +39,7 @@ OF_ONE = (
     *("loss-not-divided", "few-samples-normalized", "optimizer-not-restored"),
     *("target-with-gradients", "equation-residual", "state-carried-over", "ratio-always-one"),
     *("unread-results", "forward-hooks", "wrapped-integers", "windows-split-at-random", "view-for-transpose"),
-    *("causal-mask-missing", "samples-sorted", "softmax-dimension", "padding-attended"),
+    *("causal-mask-missing", "samples-sorted", "softmax-dimension", "padding-attended", "kl-weight"),
 )
 WITH_STACKS = (
     *("uncovered-cost", "per-tensor-loops", "operator-loops", "matrix-decompositions", "long-convolutions"),
@@ -96,7 +96,7 @@ FOLLOWED = (  # in several warm-up steps
     *("few-samples-normalized", "target-with-gradients", "state-carried-over", "unread-results"),
     *("equation-residual", "forward-hooks", "ratio-always-one"),
     *("wrapped-integers", "view-for-transpose", "causal-mask-missing", "gathered-without-gradients"),
-    *("softmax-dimension", "padding-attended"),
+    *("softmax-dimension", "padding-attended", "kl-weight"),
     *("repeated-forward", "repeated-rows", "same-results", "unused-gradients", "separate-backward-passes"),
 )
 LINKED = ("tiny-gradients", "metrics-reduced")  # on one host, and the links between its ranks are measured

@@ -12,7 +12,8 @@ from dptune.measure.inferred.finding import Inferred
 from dptune.measure.inferred.hosts import HostEvents
 from dptune.measure.inferred.precision import update_dtypes
 from dptune.measure.intervals import Ints
-from dptune.runfile.facts import CompileFacts, OptimizerFacts
+from dptune.runfile.compilation import CompileFacts
+from dptune.runfile.facts import OptimizerFacts
 
 _FUSED = re.compile(r"aten::_fused_")
 _FOREACH = re.compile(r"aten::_foreach_(?!zero_|add_?$)")  # fused ones count their steps with _foreach_add_

@@ -169,7 +169,7 @@ def _on_one_clock(views: Sequence[RankView], clocks: Mapping[int, Clock], items:
     shifts = {}
     for view in views:
         if view.rank not in clocks:
-            raise Missing(_unaligned(view.rank))
+            raise Missing(f"no collective of rank {view.rank} matches one of the first rank: {_unaligned(view.rank)}")
         shifts[view.rank] = view.base_ns - clocks[view.rank].ahead_ns
     least = min(shifts.values(), default=0)
     for rank, shift in shifts.items():

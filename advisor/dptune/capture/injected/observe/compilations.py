@@ -12,7 +12,7 @@ import time
 from typing import Any
 
 from dptune.capture.injected.observe.places import users_place
-from dptune.runfile.facts import RecompileFacts
+from dptune.runfile.compilation import RecompileFacts
 
 _REASON_LETTERS = 300
 _MOST = 20  # functions that are kept

@@ -27,7 +27,8 @@ from dptune.capture.injected.observe.rank_decisions import decisions
 from dptune.capture.injected.observe.schedulers import schedulers
 from dptune.capture.injected.observe.thread_stack import can_read
 from dptune.knobs import KNOBS
-from dptune.runfile.facts import CompileFacts, Facts
+from dptune.runfile.compilation import CompileFacts
+from dptune.runfile.facts import Facts
 from dptune.runfile.redaction import redacted_environment
 
 # Average parameters every so many steps, which may be more than are recorded.
@@ -108,6 +109,7 @@ def gather(facts: Facts, observers: Observers) -> None:
         "policy_ratios": observers.policy_ratios.facts,
         "causal_masks": observers.causal_masks.facts,
         "softmax_dimensions": observers.softmax_dimensions.facts,
+        "divergence_weights": observers.divergence_weights.facts,
         "padded_attention": observers.padded_attention.facts,
         "gathered_embeddings": observers.gathered_embeddings.facts,
         "carried_states": observers.carried_states.facts,

@@ -24,7 +24,7 @@ def terms(node: Any, ends: tuple[str, ...] = (), hops: int = _HOPS) -> Iterator[
     """
     inputs = [following for following, _ in node.next_functions if following is not None]
     name = node.name()
-    own = _constant(node, name)
+    own = constants(node)
     if not hops or name.startswith(ends or ("?",)):
         yield own, node
     elif name.startswith(_SUMS) and inputs:
@@ -37,8 +37,9 @@ def terms(node: Any, ends: tuple[str, ...] = (), hops: int = _HOPS) -> Iterator[
         yield own, node
 
 
-def _constant(node: Any, name: str) -> Factors:
+def constants(node: Any) -> Factors:
     """The number by which a node multiplies; none where it multiplies by something that is computed, or by many."""
+    name = node.name()
     if not name.startswith((_PRODUCT, _QUOTIENT)):
         return []
     if len(node.next_functions) == 1:  # by a number, as ATen does for label smoothing

@@ -22,6 +22,7 @@ from dptune.capture.injected.observe.compilations import Compilations
 from dptune.capture.injected.observe.counted_padding import CountedPadding
 from dptune.capture.injected.observe.dense_tables import DenseTables
 from dptune.capture.injected.observe.discarded_gradients import DiscardedGradients
+from dptune.capture.injected.observe.divergence_weights import DivergenceWeights
 from dptune.capture.injected.observe.evaluation_graphs import EvaluationGraphs
 from dptune.capture.injected.observe.evaluation_mode import EvaluationMode
 from dptune.capture.injected.observe.float64 import Doubling
@@ -143,6 +144,7 @@ class Observers:
     split_windows: SplitWindows
     sorted_labels: SortedLabels
     softmax_dimensions: SoftmaxDimensions
+    divergence_weights: DivergenceWeights
     padded_attention: PaddedAttention
     sampled_steps: SampledSteps
 
@@ -226,7 +228,7 @@ def observers() -> Observers:
     sorted_labels = SortedLabels(places)
     bootstrapped_targets, policy_ratios = BootstrappedTargets(), PolicyRatios()
     causal_masks, softmax_dimensions = CausalMasks(places), SoftmaxDimensions(places)
-    padded_attention = PaddedAttention(places)
+    padded_attention, divergence_weights = PaddedAttention(places), DivergenceWeights(places)
     gathered_embeddings = GatheredEmbeddings()
     calls.before_counting.append(gathered_embeddings.called)
     meters.drawn += [training_mode.drawn, step_draws.drawn, frozen_features.drawn, carried_states.drawn]
@@ -244,6 +246,7 @@ def observers() -> Observers:
         policy_ratios.before_pass,
         causal_masks.before_pass,
         softmax_dimensions.before_pass,
+        divergence_weights.before_pass,
         padded_attention.before_pass,
         gathered_embeddings.before_pass,
     ]
@@ -258,6 +261,7 @@ def observers() -> Observers:
         policy_ratios.after_pass,
         causal_masks.after_pass,
         softmax_dimensions.after_pass,
+        divergence_weights.after_pass,
         padded_attention.after_pass,
     ]
     kept_weights = KeptWeights()
@@ -343,6 +347,7 @@ def observers() -> Observers:
         split_windows=split_windows,
         sorted_labels=sorted_labels,
         softmax_dimensions=softmax_dimensions,
+        divergence_weights=divergence_weights,
         padded_attention=padded_attention,
         sampled_steps=SampledSteps(places),
     )

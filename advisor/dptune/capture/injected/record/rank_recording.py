@@ -139,6 +139,7 @@ class RankRecording:
             self._observers.policy_ratios.end()
             self._observers.causal_masks.end()
             self._observers.softmax_dimensions.end()
+            self._observers.divergence_weights.end()
             self._observers.padded_attention.end()
             self._observers.sorted_labels.end()
             self._observers.gathered_embeddings.end()

@@ -148,6 +148,7 @@ class Recorder:
         self._observers.policy_ratios.begin()
         self._observers.causal_masks.begin()
         self._observers.softmax_dimensions.begin()
+        self._observers.divergence_weights.begin()
         self._observers.padded_attention.begin()
         self._observers.gathered_embeddings.begin()
         self._observers.shifted_labels.begin()
