@@ -146,13 +146,11 @@ def test_the_ratio_is_that_of_derivatives(loss):
     mean.requires_grad_()
     decoded = torch.full((SAMPLES, ELEMENTS), 0.5, requires_grad=True)
     of_mean, of_decoded = torch.autograd.grad(loss(decoded, rows, mean, logvar), (mean, decoded))
-    if loss in (of_bits, of_scaled):
-        of_element = (decoded.sigmoid() - rows).detach()
-    elif loss is of_probabilities:
+    if loss in (of_bits, of_scaled, of_probabilities):
         of_element = (decoded.sigmoid() - rows).detach()
     else:
         of_element = 2 * (decoded - rows).detach()
-    assert float((of_mean[0, 0] / (of_decoded / of_element)[0, 0])) == pytest.approx(WEIGHTS[loss], rel=1e-4)
+    assert float(of_mean[0, 0] / (of_decoded / of_element)[0, 0]) == pytest.approx(WEIGHTS[loss], rel=1e-4)
 
 
 def test_an_embedding_and_its_words():
@@ -241,3 +239,15 @@ def test_independent_dimensions():
 
     (each,) = found(loss)
     assert each.ratio == pytest.approx(ELEMENTS)
+
+
+def test_flattened_dimensions():
+    """Pictures of latent values and of elements, flattened before they are summed."""
+
+    def loss(decoded, rows, mean, logvar):
+        pictures, center, spread = decoded.view(-1, 2, 20), mean.view(-1, 2, 5), logvar.view(-1, 2, 5)
+        squares = (pictures - rows.view(-1, 2, 20)).square().flatten(1).sum(1).mean()
+        return squares + by_line(center, spread).flatten(1).mean(1).mean()
+
+    (each,) = found(loss)
+    assert (each.latents, each.elements, each.ratio) == (LATENTS, ELEMENTS, pytest.approx(1 / LATENTS))

@@ -176,7 +176,7 @@ def test_what_torch_could_not_count_with_is_refused(name: str, text: str) -> Non
         ("optimizer.betas", "2,2", "numbers with commas between, at least 0, less than 1"),
         ("optimizer.betas", "0.9,1", "numbers with commas between, at least 0, less than 1"),
         ("optimizer.eps", "1_0", "a number, at least 0"),
-        ("loader.num_workers", "1_0", "a whole number, at least 0"),
+        ("loader.num_workers", "1_0", "a whole number of processes, at least 0"),
     ],
 )
 def test_what_a_knob_does_not_take(name: str, text: str, takes: str) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass
 class DivergenceWeightFacts:
-    """The KL divergence of a Gaussian posterior from the standard normal distribution, and a reconstruction, in one loss.
+    """The KL divergence of a Gaussian posterior from the standard normal distribution, beside a reconstruction.
 
     A batch has `samples`, a sample `latents` dimensions and `elements` that `function` compares. Each value of the
     divergence counts `divergence_weight` times in the loss, and each element `reconstruction_weight` times. `passes`:

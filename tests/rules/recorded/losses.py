@@ -84,7 +84,7 @@ def error(outputs, batch):
 
 
 def bound(outputs, batch):
-    """The evidence lower bound of an autoencoder: 16 of its outputs are means of latent dimensions, 16 their variances."""
+    """The loss of a variational autoencoder: 16 outputs are means of latent dimensions, 16 their variances."""
     mean, logvar = outputs[:, :16], outputs[:, 16:32]
     divergence = -0.5 * (1 + logvar - mean.square() - logvar.exp())
     lost = nn.functional.mse_loss(outputs, batch, reduction="sum") / len(batch)

@@ -26,7 +26,8 @@ _FUNCTIONS = {  # by what the graph calls them
     "BinaryCrossEntropyWithLogitsBackward": "binary_cross_entropy_with_logits",
     **dict.fromkeys(LOSSES, "cross_entropy"),
 }
-_KEPT = ("ToCopyBackward", "CloneBackward", "ViewBackward", "UnsafeViewBackward", "SqrtBackward", "ReshapeAliasBackward")
+_VIEWS = ("ViewBackward", "UnsafeViewBackward", "ReshapeAliasBackward", "SqueezeBackward", "UnsqueezeBackward")
+_KEPT = ("ToCopyBackward", "CloneBackward", "SqrtBackward", *_VIEWS)
 _CHANGED = ("AddBackward", "SubBackward", "RsubBackward", "MulBackward", "DivBackward", "NegBackward")  # by constants
 _HOPS = 16
 _LEAF = "torch::autograd::AccumulateGrad"
@@ -54,7 +55,7 @@ def divergences(readers: dict[Any, list[Any]]) -> Iterator[Term]:
     for node in readers:
         if not node.name().startswith(_REDUCTIONS):
             continue
-        edge = node.next_functions[0]
+        edge = _unviewed(node.next_functions[0])
         factor = _of_divergence(edge)
         if factor is not None and (term := _reduced(node, edge[0], readers)) is not None:
             yield term._replace(weight=2 * factor * term.weight, constants=(*term.constants, factor))
@@ -72,10 +73,17 @@ def reconstructions(readers: dict[Any, list[Any]]) -> Iterator[Term]:
                 count = math.prod(values)
                 mean = count if node._saved_reduction == _MEAN else 1
                 yield Term(found.factor / mean, count, values, found.constants, found.loss, node, function)
-        elif name.startswith(_REDUCTIONS) and _is_squared_difference(edge := node.next_functions[0]):
+        elif name.startswith(_REDUCTIONS) and _is_squared_difference(edge := _unviewed(node.next_functions[0])):
             term = _reduced(node, edge[0], readers)
             if term is not None:
                 yield term._replace(function="the squared error")
+
+
+def _unviewed(edge: Edge) -> Edge:
+    """The tensor that a view is of, in its shape."""
+    while edge[0] is not None and edge[0].name().startswith(_VIEWS):
+        edge = edge[0].next_functions[0]
+    return edge
 
 
 def _reduced(node: Any, reduced: Any, readers: dict[Any, list[Any]]) -> Term | None:

@@ -1,4 +1,4 @@
-"""A KL divergence that counts far more or less beside the reconstruction than in the evidence lower bound.
+"""A KL divergence whose weight differs far from that in the evidence lower bound.
 
 ## What it measures
 

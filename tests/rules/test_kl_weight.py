@@ -1,4 +1,4 @@
-"""A KL divergence of another weight than the reconstruction: facts are made up."""
+"""A KL divergence with another weight than the reconstruction: facts are made up."""
 
 import pytest
 
