@@ -725,6 +725,7 @@ def test_only_what_the_run_has_is_listed(tmp_path: Path) -> None:
     assert asked == {
         "host.times",
         "syncs.removed",
+        "cuda.graphs",
         "straggler.removed",
         "compute.times",
         "precision.autocast",
