@@ -52,6 +52,7 @@ def test_a_script_with_fp16_autocast(profile):
     assert (facts.autocast, facts.autocast_where) == ("cpu:float16", "train.py:9")
     assert {one.dtype for one in facts.dtype_speeds} == {"float16"}
     assert facts.optimizers[0].dtypes == ["float32"]
+    assert 100 < facts.call_ns < 1_000_000
 
 
 @pytest.mark.records

@@ -9,7 +9,7 @@ from dptune.measured import LinkFigures, LinkSize, Missing
 from dptune.runfile.communication import DdpFacts
 from dptune.runfile.facts import DeviceFacts, Facts
 from dptune.runfile.loader import LoaderFacts
-from dptune.whatif.cpu.building import ALL, Recorded, _buffers_ns, fixed_share
+from dptune.whatif.cpu.building import ALL, USUAL_CALL_NS, Recorded, _buffers_ns, call_times, fixed_share
 from dptune.whatif.cpu.ddp import ddp_of, low_rank_of
 from dptune.whatif.cpu.latency import latency_of
 from dptune.whatif.cpu.latency import seen as seen_in
@@ -204,3 +204,10 @@ def test_what_a_pass_takes_whatever_the_batch():
 def test_what_the_model_of_cpu_steps_does_not_support_is_named(wrapped, why):
     with pytest.raises(Missing, match=why):
         ddp_of(Facts(rank=0, **wrapped))
+
+
+def test_calls_take_what_they_take_on_the_slower_rank():
+    known = {rank: Facts(rank, call_ns=times * USUAL_CALL_NS) for rank, times in enumerate((0.5, 1.5))}
+    assert call_times(known) == 1.5
+    assert call_times({**known, 2: Facts(2)}) == 1.5
+    assert call_times({0: Facts(0)}) == 1.0

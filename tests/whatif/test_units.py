@@ -19,6 +19,7 @@ from dptune.whatif.cpu.variants import others
 from dptune.whatif.cpu.wrappers import apart
 
 LINK = Link(40.0, 1.0)
+COLD = 1.12  # times what is computed after waits for collectives
 # Two units of 100 and 60 bytes: forward computes 10, 30, 20; backward 0, 0, 25, 0, 35. Hooks are 4 of each stretch.
 CALLS = (
     UnitCall(10.0, "gather", "forward", 0, 100.0, 4.0),
@@ -153,19 +154,28 @@ def test_fewer_units_pay_fewer_latencies():
 
 
 def test_of_a_longer_hook_only_a_part_goes_with_its_collective():
-    """0.4 ms of 1 ms for each of 2 gathers and a reduction that go; half of that, and twice, in the interval."""
-    calls = tuple(replace(call, at_ns=1e6 + 1e6 * place, around_ns=1e6) for place, call in enumerate(CALLS))
-    longer = model([RankStep((Pass(0.0, 3e6, 7e6, calls=calls),), 0.0)])
+    """1.4 ms of 2 ms for each of 2 gathers and a reduction that go; half of that, or all, in the interval."""
+    calls = tuple(replace(call, at_ns=3e6 + 3e6 * place, around_ns=2e6) for place, call in enumerate(CALLS))
+    longer = model([RankStep((Pass(0.0, 9e6, 21e6, calls=calls),), 0.0)])
     one, four = (changed(longer, {"fsdp.units": count}) for count in (1, 4))
-    assert step_ns(longer) - step_ns(one) == 20 + 20 + 40 + 3 * 0.4e6
-    assert [call.around_ns for call in one.steps[0][0].passes[0].calls] == [1.6e6] * 3
-    assert step_ns(four) - step_ns(longer) == 4 * 20 + 2 * 40 + 6 * 0.4e6
-    assert {call.around_ns for call in four.steps[0][0].passes[0].calls} == {0.7e6}
+    assert step_ns(longer) - step_ns(one) == pytest.approx(20 + 20 + 40 + 3 * 1.4e6)
+    assert [call.around_ns for call in one.steps[0][0].passes[0].calls] == pytest.approx([2.6e6] * 3)
+    assert step_ns(four) - step_ns(longer) == pytest.approx(4 * 20 + 2 * 40 + 6 * 1.4e6)
+    assert {call.around_ns for call in four.steps[0][0].passes[0].calls} == {1.7e6}
     asked = {"fsdp.units": 1}
     assert sorted(step_ns(longer) - step_ns(changed(other, asked)) for other in others(longer, asked)) == [
-        80 + 3 * 0.2e6,
-        80 + 3 * 0.6e6,
+        80 + 3 * 0.7e6,
+        80 + 3 * 2e6,
     ]
+
+
+def test_where_calling_an_operator_takes_longer_so_do_hooks():
+    calls = tuple(replace(call, at_ns=3e6 + 3e6 * place, around_ns=2e6) for place, call in enumerate(CALLS))
+    longer = model([RankStep((Pass(0.0, 9e6, 21e6, calls=calls),), 0.0)], wrapper_times=0.5)
+    asked = {"fsdp.units": 1}
+    assert step_ns(longer) - step_ns(changed(longer, asked)) == pytest.approx(80 + 3 * 0.7e6)
+    spared = sorted(step_ns(longer) - step_ns(changed(other, asked)) for other in others(longer, asked))
+    assert spared == pytest.approx([80 + 3 * 0.35e6, 80 + 3 * 1.05e6])
 
 
 def test_many_units_merge_into_like_ones():
@@ -234,18 +244,30 @@ def test_stretches_that_others_took_are_cut_to_twice_the_median():
 
 
 def test_units_in_buckets():
-    """Two ranks, no latency of a bucket but the link's: what sharding takes goes, and DDP's own code comes."""
-    known = model(sharding=Sharding(("a", "b"), tensors=2, hooks_ns=(7.0, 9.0)), link=Link(40.0, 1e-3))
+    """Two ranks, no latency of a bucket but the link's: what sharding takes goes, and no code of DDP's own comes."""
+    sharding = Sharding(("a", "b"), tensors=2, hooks_ns=(7.0, 9.0))
+    known = model(sharding=sharding, link=Link(40.0, 1e-3), wrapper_times=0.0)
     replicated = changed(known, {"wrapper": "ddp"})
     (only,) = replicated.steps[0][0].passes
     assert (only.calls, len(only.ready_ns), sum(replicated.gradient_bytes)) == ((), 16, 160)
-    assert only.forward_ns == pytest.approx(60 - 8 - 7)
-    assert only.backward_ns - only.hooks_ns == pytest.approx(70 - 8 - 4 - 9)  # gathers and reductions of two units
+    assert only.forward_ns == pytest.approx((60 - 8 - 7) / COLD)
+    assert only.backward_ns == pytest.approx((70 - 8 - 4 - 9) / COLD)  # gathers and reductions of two units
     assert 0 <= only.ready_ns[0] < only.ready_ns[-1] <= only.backward_ns
     assert replicated.sharding is None
     assert changed(known, {"wrapper": "fsdp"}) == known
     buckets = changed(known, {"wrapper": "ddp", "ddp.bucket_cap_mb": 1.0})
     assert buckets.caps == Caps.of(1.0)
+
+
+def test_hooks_of_each_tensor_in_buckets():
+    """0.06 ms of a forward pass for the first use of each of 100 tensors; DDP's own hooks take 0.01 ms for each."""
+    step = RankStep((Pass(0.0, 60e6, 70e6, calls=CALLS),), 400e6)
+    known = model([step], sharding=Sharding(("a", "b"), tensors=100, hooks_ns=(7e6, 9e6)))
+    (only,) = (replicated := changed(known, {"wrapper": "ddp"})).steps[0][0].passes
+    assert only.forward_ns == pytest.approx((60e6 - 7e6 - 6e6) / COLD, rel=1e-4)
+    assert only.backward_ns == pytest.approx((70e6 - 9e6) / COLD + 1e6, rel=1e-4)
+    assert only.hooks_ns == 1e6
+    assert replicated.steps[0][0].after_ns == pytest.approx(400e6 - 100 * 0.56e6, rel=1e-4)
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
@@ -260,7 +282,12 @@ def test_gradients_in_units():
     """The gradient that is ready first is in the unit that runs last."""
     gradients = Pass(5.0, 60.0, 80.0, (20.0, 40.0, 60.0, 80.0))
     replicated = StepModel(
-        {rank: [RankStep((gradients,), 15.0)] for rank in range(2)}, (10,) * 4, Caps.of(), LINK, apart_share=0.0
+        {rank: [RankStep((gradients,), 15.0)] for rank in range(2)},
+        (10,) * 4,
+        Caps.of(),
+        LINK,
+        apart_share=0.0,
+        wrapper_times=0.0,
     )
     with pytest.raises(Missing, match=r"set fsdp\.units too"):
         changed(replicated, {"wrapper": "fsdp"})
@@ -268,7 +295,7 @@ def test_gradients_in_units():
         changed(replicated, {"wrapper": "fsdp", "fsdp.units": 5})
     two = changed(replicated, {"wrapper": "fsdp", "fsdp.units": 2})
     (only,) = two.steps[0][0].passes
-    around = only.calls[0].around_ns
+    around = 20 * 0.5
     assert [(call.kind, call.direction, call.unit, call.message_bytes) for call in only.calls] == [
         ("gather", "forward", 0, 20.0),
         ("gather", "forward", 1, 20.0),
@@ -277,8 +304,12 @@ def test_gradients_in_units():
         ("reduce", "backward", 1, 20.0),
         ("reduce", "backward", 0, 20.0),
     ]
-    assert [call.at_ns for call in only.calls[:2]] == pytest.approx([around, 30 + 2 * around])
-    assert only.forward_ns + only.backward_ns == pytest.approx(60 + 80 + 6 * around)
+    assert [call.at_ns for call in only.calls[:2]] == pytest.approx([around, 30 * COLD + 2 * around])
+    assert only.forward_ns + only.backward_ns == pytest.approx(COLD * (60 + 80) + 4 * around + 2 * 20 * 0.8)
+    (hooked,) = changed(replace(replicated, wrapper_times=2.0), {"wrapper": "fsdp", "fsdp.units": 2}).steps[0][0].passes
+    each_ns = 2 * (1.4e6 + 2 * 35e3)  # of a collective of two tensors
+    assert hooked.forward_ns - only.forward_ns == pytest.approx(2 * each_ns + 2 * 4 * (27e3 + 60e3))
+    assert hooked.backward_ns - only.backward_ns == pytest.approx(4 * each_ns + 2 * 4 * 8e3)
     kept = changed(replicated, {"wrapper": "fsdp", "fsdp.units": 2, "fsdp.reshard_after_forward": False})
     assert len(kept.steps[0][0].passes[0].calls) == 4
 

@@ -40,12 +40,12 @@ class Call:
 class Knob:
     """One setting of a training run.
 
-    `default` is torch's; where it is None, None may be given: `default` on the command line. `choices` are the
-    words that a knob of words takes, none for any. Numbers are at least `least` and less than `below`;
-    `list_of_numbers` is text like `1,8,25`; `or_number`: true or false, or a whole number from `least` on.
-    `numerics`: whether changing it can change results. `paste` is the text a user puts into the script, with
-    `{then}` for the value proposed, `paste_off` what it is for False where that differs; `pasted`: by word, what
-    replaces `{then}` where the script writes it otherwise.
+    `default` is torch's; where it is None, None may be given: `default` on the command line. `choices` are the words
+    that a knob of words takes, none for any. Numbers are at least `least` and less than `below`; `list_of_numbers` is
+    text like `1,8,25`; `or_number`: true or false, or a whole number from `least` on. `numerics`: whether changing it
+    can change results. `paste` is the text a user puts into the script, with `{then}` for the value proposed,
+    `paste_off` what it is for False where that differs; `pasted`: by word, what replaces `{then}` where the script
+    writes it otherwise.
 
     `argument` is the keyword of `call` that sets it; `classes` are those of the call's that take it, where not all do;
     `positions` its possible positions from 0, several if versions of torch or classes differ, none if keyword-only;

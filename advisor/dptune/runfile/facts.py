@@ -204,21 +204,22 @@ class Facts:
     of one that is not; `clipping` the lines that clip gradients, and whether steps use the clipped ones; `step_values`
     what ranks compare of a step; `policy_ratios` ratios of policies that losses clip; `causal_masks` language models
     that attend to the tokens to predict; `softmax_dimensions` softmax over another dimension than that of its use;
-    `divergence_weights` KL divergences that count far more or less than the reconstruction;
-    `padded_attention` attention to padding; `counted_padding` padding among the targets of losses; `saved_files` the
-    files that `torch.save` wrote; `training_mode` models that are evaluated in training mode; `unreached` parameters
-    that get no gradient; `zero_rates` optimizers that step at a learning rate of zero; `unrestored_states` optimizers
-    that start without the state that a loaded checkpoint has; `planned_epochs` the iterations of the loop around the
-    loop that draws batches; `ends_early` whether the latter may end before its loader; `plateaus` the values that each
+    `divergence_weights` KL divergences that count far more or less than the reconstruction; `padded_attention`
+    attention to padding; `counted_padding` padding among the targets of losses; `saved_files` the files that
+    `torch.save` wrote; `training_mode` models that are evaluated in training mode; `unreached` parameters that get no
+    gradient; `zero_rates` optimizers that step at a learning rate of zero; `unrestored_states` optimizers that start
+    without the state that a loaded checkpoint has; `planned_epochs` the iterations of the loop around the loop that
+    draws batches; `ends_early` whether the latter may end before its loader; `plateaus` the values that each
     `ReduceLROnPlateau` decides by; `joins` whether DDP's `join` handles uneven inputs; `undivided_losses` steps that
     use the gradients of several backward passes; `norm_samples` BatchNorm layers of few samples; `active_dropouts`
     dropout in any mode; `step_draws` random numbers that steps draw; `decisions` what the rank decides by scores;
     `frozen_features` modules that no optimizer trains; `unread_results` what nothing reads; `wrapped_integers` lines
     whose narrow integers wrap around; `misplaced_views` views where a transpose is meant; `sorted_labels` a data set
     that is sorted by label and not shuffled; `split_windows` overlapping windows of which some are held out;
-    `dtype_speeds` how fast a CPU computes in the 16-bit dtypes the script uses; `hooks` those on modules that steps
-    register; `hook_calls` forward hooks whose results nothing reads; `cpu_peak` the peak FLOP/s of a CPU, after the
-    last window; `steps` how many optimizer steps were counted; `ended` how this rank's part ended (first `recording`).
+    `dtype_speeds` how fast a CPU computes in the 16-bit dtypes the script uses; `call_ns` what calling an operator
+    takes on a CPU; `hooks` those on modules that steps register; `hook_calls` forward hooks whose results nothing
+    reads; `cpu_peak` the peak FLOP/s of a CPU, after the last window; `steps` how many optimizer steps were counted;
+    `ended` how this rank's part ended (first `recording`).
     """
 
     rank: int
@@ -259,6 +260,7 @@ class Facts:
     grad_scaler: bool | None = None
     grad_scale: float | None = None
     dtype_speeds: list[DtypeSpeedFacts] = field(default_factory=list)
+    call_ns: float | None = None
     cpu_peak: CpuPeakFacts | None = None
     checkpointing: CheckpointingFacts | None = None
     doubled: DoubledFacts | None = None

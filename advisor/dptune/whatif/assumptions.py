@@ -13,7 +13,7 @@ from dptune.whatif.cpu.loaders import TAKING_NS, WORKER_STARTS_NS
 from dptune.whatif.cpu.model import APART_SHARE, StepModel
 from dptune.whatif.cpu.topology import TOPOLOGY
 from dptune.whatif.cpu.units import CALL_NS
-from dptune.whatif.cpu.wrappers import BYTE_NS, DISPATCH_NS, TENSOR_NS, UPDATE_NS
+from dptune.whatif.cpu.wrappers import BYTE_NS, COLD, DISPATCH_NS, REDUCED_BYTE_NS, TENSOR_NS, UPDATE_NS
 from dptune.whatif.gpu.graph import Kind
 from dptune.whatif.gpu.program import Program
 
@@ -55,7 +55,8 @@ _ON_CPUS = {
     "fsdp.no_sync": "a pass that reduces no gradients computes as before, except for the hooks that reduce them",
     "fsdp.param_dtype": "compute takes no time: how fast it is in another dtype was not measured",
     "wrapper": f"each collective of a unit adds {CALL_NS / 1e6:g} ms, {TENSOR_NS / 1e3:g} us per tensor and "
-    f"{BYTE_NS:g} ns per byte of host time; the optimizer takes {DISPATCH_NS / 1e3:g} us more per sharded tensor, and "
+    f"{BYTE_NS:g} ns per byte of host time ({REDUCED_BYTE_NS:g} of a reduction); compute between collectives of units "
+    f"takes {COLD:g}x as long; the optimizer takes {DISPATCH_NS / 1e3:g} us more per sharded tensor, and "
     f"{UPDATE_NS:g} ns per element; fully_shard sends no buffers; between two collectives of units, one rank computes "
     f"{100 * APART_SHARE:g} % longer than another; with two ranks, an all-gather takes 1.5x its transfer time on the "
     "rank that arrives late",

@@ -18,7 +18,7 @@ from dptune.runfile.communication import FsdpFacts
 from dptune.runfile.facts import Facts
 from dptune.trace.run import Run
 from dptune.whatif.cpu.buckets import Caps
-from dptune.whatif.cpu.building import ALL, facts_of, fixed_share, loading_of, part_of
+from dptune.whatif.cpu.building import ALL, call_times, facts_of, fixed_share, loading_of, part_of
 from dptune.whatif.cpu.hybrid import seen
 from dptune.whatif.cpu.latency import latency_of
 from dptune.whatif.cpu.model import Latency, RankStep, StepModel
@@ -81,6 +81,7 @@ class RecordedUnits:
             others_ns={rank: rank_timeline.others_ns / slowed[rank] for rank, rank_timeline in timelines.items()},
             sharding=replace(self.sharding, hooks_ns=self._hooks_ns(slowed)),
             link_source=_OF_GROUPS if self.sharding.hybrid else "",
+            wrapper_times=call_times(facts),
         )
 
     def _hooks_ns(self, slowed: Mapping[int, float]) -> tuple[float, float]:

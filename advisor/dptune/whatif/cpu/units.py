@@ -23,8 +23,9 @@ from dptune.whatif.cpu.shared_link import Link
 Kind = Literal["gather", "reduce"]
 Direction = Literal["forward", "backward"]
 _BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
-CALL_NS = 400e3  # what the hook of a collective takes whatever the size of its unit: two recordings, 0.12 ms for each
-# tensor besides: 0.72 ms in a step of 30 collectives of 2 tensors, 1.70 ms of 6 of 10 (which gives 0.48 ms)
+# What the hooks of a unit take for each of its collectives, whatever its size (torch 2.13, where calling an operator
+# takes `building.USUAL_CALL_NS`): 1.1 ms around one of two tensors and 0.02 MB, and 0.3 ms in other hooks.
+CALL_NS = 1.4e6
 _LATE_SHARE = 0.5  # of the transfer: what a rank that arrives late ends later, of two
 
 

@@ -56,12 +56,12 @@ def others(model: StepModel, changes: Mapping[str, Value]) -> Iterator[StepModel
             yield replace(model, hook_times=times)
     if "wrapper" in changes:
         for times, compute in _WRAPPER_TIMES:
-            yield replace(model, wrapper_times=times).computing(compute)
+            yield replace(model, wrapper_times=times * model.wrapper_times).computing(compute)
         for share in _OTHER_APART if model.sharding is None else ():
             yield replace(model, apart_share=share)
     elif "fsdp.units" in changes:
         for times, _ in _WRAPPER_TIMES:
-            yield replace(model, wrapper_times=times)
+            yield replace(model, wrapper_times=times * model.wrapper_times)
     if changes.get(hybrid.WITHIN_HOSTS):
         yield from hybrid.others_of(model, changes)
     if "ddp.no_sync" in changes:

@@ -1,9 +1,11 @@
 """DistributedDataParallel in place of fully_shard, and the reverse: the same gradients, in buckets or in units.
 
-What the other wrapper's own code takes is not in a recording; these constants stand for it. They are of torch 2.13 on
-one core, of three models of 6 to 288 tensors and 4.2 to 6.9 MB, each recorded with both wrappers: collectives of units
-took 1.2 to 2.4 ms besides, the optimizer 6 to 80 ms on shards and 6 to 22 ms on whole tensors. They are rough, so a
-prediction with them has the interval of other values, too.
+What the other wrapper's own code takes is not in a recording; these constants stand for it. They are of torch 2.13, two
+ranks on a core each, where calling an operator took `USUAL_CALL_NS`; where it takes longer, so does that code. Three
+models of 6 to 288 tensors and 4.2 to 6.9 MB in 3 to 8 units were recorded with both wrappers: collectives of units took
+1.1 to 5.9 ms besides, other hooks 2 to 13 ms of a pass, the optimizer 12 to 217 ms on shards and 13 to 48 ms on whole
+tensors. What is computed after a wait for a collective took longer as well: its caches are cold. All of it is rough, so
+a prediction has the interval of other values, too.
 
 Collectives of units block the script, so ranks meet at each of them, and each time the one that computed longer counts
 (`model.apart_share`). With DDP they meet once, and a recording of it shows none of this. Of two ranks, the one that
@@ -26,9 +28,13 @@ from dptune.whatif.cpu.model import Pass, RankStep, StepModel
 from dptune.whatif.cpu.unit_changes import gathering_again, grouped, sharding_of, without
 from dptune.whatif.cpu.units import CALL_NS, Sharding, UnitCall, element_bytes
 
-# Of a collective of a unit, besides `CALL_NS`: for each tensor and byte of the unit its copies and views.
-TENSOR_NS, BYTE_NS = 40e3, 0.4
-DISPATCH_NS = 200e3  # what the optimizer takes for each sharded tensor beyond a whole one: DTensor dispatches in Python
+# Of a collective of a unit, besides `CALL_NS`: for each tensor and byte of the unit its copies and views; a reduction
+# has gradients to add up and to divide, too.
+TENSOR_NS, BYTE_NS, REDUCED_BYTE_NS = 35e3, 0.5, 0.8
+# For each sharded tensor, in a forward pass its hooks and its first use, in a backward pass what its hooks take beyond
+# those of DDP; times what is computed otherwise.
+_HOOKS_NS, _FIRST_USE_NS, COLD = (27e3, 8e3), 60e3, 1.12
+DISPATCH_NS = 560e3  # what the optimizer takes for each sharded tensor beyond a whole one: DTensor dispatches in Python
 UPDATE_NS = 5.0  # for each element that it updates
 # Of DDP: a hook for each tensor, starting a bucket's all-reduce, copying a byte back, passes beside all-reduces, and
 # those beside compute (the usual values of recordings of DDP).
@@ -66,9 +72,10 @@ def _replicated(model: StepModel) -> StepModel:
         plain = without(pass_, lambda call: call.kind == "gather")
         own = [call for call in plain.calls if call.kind == "reduce"]
         plain = without(plain, lambda call: True)
+        spared_ns = sharding.hooks_ns[0] + model.wrapper_times * _FIRST_USE_NS * sharding.tensors, sharding.hooks_ns[1]
         forward_ns, backward_ns = (
-            max(_LEAST_COMPUTE * whole_ns, whole_ns - spared_ns)
-            for whole_ns, spared_ns in zip((plain.forward_ns, plain.backward_ns), sharding.hooks_ns, strict=True)
+            max(_LEAST_COMPUTE * whole_ns, (whole_ns - pass_ns) / COLD)
+            for whole_ns, pass_ns in zip((plain.forward_ns, plain.backward_ns), spared_ns, strict=True)
         )
         if not own:
             return plain.lasting(forward_ns, backward_ns)
@@ -136,28 +143,35 @@ def _in_units(pass_: Pass, ready_ns: Sequence[float], group: Sequence[int], mode
 
     A unit starts its forward pass at the part of it that mirrors where its backward pass ends.
     """
-    plain = pass_.silent()
+    silent, tensors = pass_.silent(), model.wrapper_times * len(group)
+    plain = silent.lasting(
+        COLD * silent.forward_ns + tensors * (_HOOKS_NS[0] + _FIRST_USE_NS),
+        COLD * silent.backward_ns + tensors * _HOOKS_NS[1],
+    )
     shorter = plain.backward_ns / pass_.backward_ns if pass_.backward_ns else 1.0
     units = max(group) + 1
     found = []
     for at in range(units):
         places = [place for place, number in enumerate(group) if number == at]
         size = float(sum(model.gradient_bytes[place] for place in places))
-        around_ns = model.wrapper_times * (CALL_NS + TENSOR_NS * len(places)) + BYTE_NS * size
+        hook_ns = model.wrapper_times * (CALL_NS + TENSOR_NS * len(places))
         ends_ns = max(ready_ns[place] for place in places) * shorter
-        found.append((UnitCall(ends_ns, "reduce", "backward", units - 1 - at, size, around_ns), ends_ns))
-    gathers, reductions, added_ns = [], [], 0.0
-    for reduction, ends_ns in reversed(found):
-        added_ns += reduction.around_ns
+        reduction = UnitCall(
+            ends_ns, "reduce", "backward", units - 1 - at, size, around_ns=hook_ns + REDUCED_BYTE_NS * size
+        )
+        found.append((reduction, ends_ns, hook_ns + BYTE_NS * size))
+    gathers, reductions, ahead_ns = [], [], 0.0
+    for reduction, ends_ns, around_ns in reversed(found):
+        ahead_ns += around_ns
         starts_ns = plain.forward_ns * max(0.0, 1 - ends_ns / plain.backward_ns) if plain.backward_ns else 0.0
-        gathers.append(replace(reduction, kind="gather", direction="forward", at_ns=starts_ns + added_ns))
+        at_ns = starts_ns + ahead_ns
+        gathers.append(replace(reduction, kind="gather", direction="forward", at_ns=at_ns, around_ns=around_ns))
     behind_ns = 0.0
-    for reduction, ends_ns in found if pass_.ready_ns else []:
+    for reduction, ends_ns, _ in found if pass_.ready_ns else []:
         behind_ns += reduction.around_ns
         reductions.append(replace(reduction, at_ns=ends_ns + behind_ns))
-    forward_ns, backward_ns = plain.forward_ns + added_ns, plain.backward_ns + behind_ns
-    calls = (*gathers, *reductions)
-    return gathering_again(replace(plain, forward_ns=forward_ns, backward_ns=backward_ns, calls=calls))
+    both = replace(plain, forward_ns=plain.forward_ns + ahead_ns, backward_ns=plain.backward_ns + behind_ns)
+    return gathering_again(replace(both, calls=(*gathers, *reductions)))
 
 
 def _last(model: StepModel) -> Pass:

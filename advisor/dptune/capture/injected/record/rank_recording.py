@@ -12,7 +12,7 @@ from pathlib import Path
 
 from torch.optim import Optimizer
 
-from dptune.capture.injected.observe import cpu_peak, dtype_speed, process_rank
+from dptune.capture.injected.observe import call_time, cpu_peak, dtype_speed, process_rank
 from dptune.capture.injected.observe.facts import gather
 from dptune.capture.injected.observe.gradient_noise import GradientNoise
 from dptune.capture.injected.observe.kept_tensors import Kept, optimizer_state
@@ -169,6 +169,8 @@ class RankRecording:
         if not self.facts.dtype_speeds:
             with contextlib.suppress(Exception):  # a torch that lacks an operator for a dtype
                 self.facts.dtype_speeds = dtype_speed.measured(self._observers.places)
+        if self.facts.call_ns is None:
+            self.facts.call_ns = call_time.measured()
         if name == "untraced":
             self._look(first_step - 1)
             self._held = Held(process_rank.device_kind())
