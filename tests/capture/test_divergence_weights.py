@@ -12,7 +12,7 @@ from dptune.capture.injected.observe.divergence_weights import DivergenceWeights
 
 from .graph_passes import Places, facts_of
 
-SAMPLES, LATENTS, ELEMENTS = 6, 10, 40
+SAMPLES, LATENTS, ELEMENTS = 9, 10, 40
 
 
 class Autoencoder(nn.Module):
@@ -122,6 +122,41 @@ def of_scaled(decoded, rows, mean, logvar):
     return of_bits(decoded, rows, mean, logvar) * torch.tensor(65536.0)
 
 
+def of_weighted_samples(decoded, rows, mean, logvar):
+    counts = torch.linspace(0.5, 1.5, SAMPLES)
+    each = (decoded - rows).square().mean(1) + by_line(mean, logvar).sum(1)
+    return (counts * each).sum() / counts.sum()
+
+
+def of_likelihood(decoded, rows, mean, logvar):
+    lost = -Normal(decoded, 1.0).log_prob(rows).sum(1)
+    return lost.mean() + of_numbers(mean, logvar).mean()
+
+
+def of_draws(decoded, rows, mean, logvar):
+    """Three of each sample, of which each has its own reconstruction."""
+    draws = torch.stack([decoded, 2 * decoded, decoded - 1])
+    lost = functional.binary_cross_entropy_with_logits(draws, rows.expand_as(draws), reduction="none").sum(-1)
+    return (lost + by_line(mean, logvar).mean(1)).mean()
+
+
+def of_features(decoded, rows, mean, logvar):
+    """A mean of what a network sees in both, beside the sum of all elements, which counts more."""
+    features = nn.Linear(ELEMENTS, ELEMENTS)
+    seen = functional.mse_loss(features(decoded), features(rows).detach())
+    lost = functional.binary_cross_entropy_with_logits(decoded, rows, reduction="sum") / SAMPLES
+    return sum({"features": seen, "elements": lost, "divergence": by_line(mean, logvar).mean()}.values())
+
+
+def of_columns(decoded, rows, mean, logvar):
+    """Numbers, and two columns of classes, each of fewer values than there are latent dimensions."""
+    lost = functional.mse_loss(decoded[:, :12], rows[:, :12], reduction="sum")
+    for first in (12, 20):
+        classes = rows[:, first : first + 8].argmax(1)
+        lost = lost + functional.cross_entropy(decoded[:, first : first + 8], classes, reduction="sum")
+    return lost + by_line(mean, logvar).sum(1).mean()
+
+
 WEIGHTS = {
     averaged: ELEMENTS,
     summed: ELEMENTS * SAMPLES,
@@ -131,6 +166,23 @@ WEIGHTS = {
     of_three: ELEMENTS * SAMPLES,
     of_scaled: 1 / LATENTS,
 }
+
+
+def test_samples_that_count_differently():
+    """Each has the same part of both terms."""
+    (each,) = found(of_weighted_samples)
+    assert each.ratio == pytest.approx(ELEMENTS)
+
+
+@pytest.mark.parametrize("loss", [of_likelihood, of_draws, of_features], ids=lambda loss: loss.__name__)
+def test_an_averaged_divergence_beside(loss):
+    (each,) = found(loss)
+    assert (each.elements, each.ratio) == (ELEMENTS, pytest.approx(1 / LATENTS))
+
+
+def test_columns_of_a_table():
+    (each,) = found(of_columns)
+    assert (each.elements, each.ratio) == (14, pytest.approx(1 / SAMPLES))
 
 
 @pytest.mark.parametrize("loss", WEIGHTS, ids=lambda loss: loss.__name__)
@@ -191,6 +243,9 @@ QUIET = {
     "a learned weight": lambda decoded, rows, mean, logvar: (
         functional.mse_loss(decoded, rows) * nn.Parameter(torch.ones(())).exp() + by_line(mean, logvar).sum(1).mean()
     ),
+    "a likelihood of stated variance": lambda decoded, rows, mean, logvar: (
+        -Normal(decoded, 0.1).log_prob(rows).sum(1).mean() + of_numbers(mean, logvar).sum(1).mean()
+    ),
     "free bits": lambda decoded, rows, mean, logvar: (
         functional.mse_loss(decoded, rows) + by_line(mean, logvar).clamp(min=0.1).sum(1).mean()
     ),
@@ -198,6 +253,9 @@ QUIET = {
         functional.mse_loss(decoded, rows) + (mean.pow(2) + logvar.exp() + logvar).sum()
     ),
     "squares alone": lambda decoded, rows, mean, logvar: functional.mse_loss(decoded, rows) + mean.pow(2).sum(),
+    "a loss of something else": lambda decoded, rows, mean, logvar: (
+        functional.mse_loss(nn.Linear(ELEMENTS, ELEMENTS)(rows), rows) + by_line(mean, logvar).sum(1).mean()
+    ),
     "no reconstruction": lambda decoded, rows, mean, logvar: by_line(mean, logvar).mean() + decoded.sum(),
     "one number of each sample": lambda decoded, rows, mean, logvar: (
         functional.mse_loss(decoded[:, 0], rows[:, 0]) + by_line(mean, logvar).sum(1).mean()
@@ -229,6 +287,18 @@ def test_weights_of_a_layer_are_no_latent_dimensions():
         return functional.mse_loss(decoded, rows, reduction="sum") + by_line(center, spread).mean()
 
     assert facts_of(DivergenceWeights(Places()), loss) == []
+
+
+def test_a_prior_in_tensors():
+    """Of means and variances of zeros and ones, as a function for two distributions is called."""
+
+    def loss(decoded, rows, mean, logvar):
+        prior, logarithm = torch.zeros_like(mean), torch.zeros_like(logvar)
+        values = 0.5 * (logarithm - logvar + (logvar.exp() + (mean - prior) ** 2) / logarithm.exp() - 1)
+        return functional.mse_loss(decoded, rows, reduction="sum") + values.mean()
+
+    (each,) = found(loss)
+    assert each.ratio == pytest.approx(1 / (SAMPLES * LATENTS))
 
 
 def test_independent_dimensions():

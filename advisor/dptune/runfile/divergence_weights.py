@@ -29,3 +29,8 @@ class DivergenceWeightFacts:
     def ratio(self) -> float:
         """The weight of the divergence over that of the reconstruction: 1 in the evidence lower bound."""
         return self.divergence_weight / self.reconstruction_weight
+
+    @property
+    def counted(self) -> float:
+        """What the elements of a sample count together."""
+        return self.reconstruction_weight * self.elements

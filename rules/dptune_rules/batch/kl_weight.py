@@ -4,16 +4,18 @@
 
 In up to six backward passes of the warm-up steps, dptune reads the autograd graph of the loss. It recognizes the KL
 divergence of a Gaussian posterior from the standard normal distribution (`1 + logvar - mu**2 - logvar.exp()`, its
-forms with a standard deviation, `torch.distributions.kl_divergence`) and the reconstruction in the same loss: torch's
-losses, or a squared difference that is summed or averaged. From the sums, means and constants above them it computes
-what a latent dimension and an element of the reconstruction count in the loss. Both count the same in the bound.
+forms with a standard deviation, `torch.distributions.kl_divergence`) and the reconstruction in the same loss: a loss of
+torch, or a squared difference that is summed or averaged, of something computed from the posterior's mean. From the
+sums, means and constants above them it computes what a latent dimension and an element of the reconstruction count in
+the loss. Both count the same in the bound.
 
 dptune reports a divergence that counts 1/8 or less of that, or at least 16 times. Smaller factors come from a mean
 over few dimensions, or from the 0.5 of a squared error. It does not report:
 
 - losses that the script weighs: those with a constant that is neither 0.5, 1 or 2 nor a size of the batch;
 - losses whose reconstruction and divergence are both means over all their values;
-- sums over fewer elements than latent dimensions.
+- reconstructions of fewer elements than latent dimensions;
+- divergences computed from sampled log-probabilities.
 
 ## Why it matters
 
@@ -101,7 +103,7 @@ def _advice(found: DivergenceWeightFacts) -> Advice:
             Evidence(label=f"elements per sample that {found.function} compares", value=found.elements),
             *known("the KL divergence is reduced at", found.where),
         ],
-        remedy="Sum both over the dimensions of a sample and average both over samples.",
+        remedy="Sum reconstruction and divergence over the dimensions of a sample, and average both over samples.",
         watch="Losses before and after the change cannot be compared.",
         confidence="high" if is_little else "medium",
         impact="high" if is_little else "medium",

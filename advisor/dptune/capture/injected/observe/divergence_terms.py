@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from dptune.capture.injected.observe.loss_graph import LOSSES, only_input, shape_of
-from dptune.capture.injected.observe.loss_weights import addends, size, weight
+from dptune.capture.injected.observe.loss_weights import Step, addends, path, size
 
 _REDUCTIONS = ("SumBackward", "MeanBackward")
 _MEAN = 1  # as torch numbers reductions
@@ -26,57 +26,73 @@ _FUNCTIONS = {  # by what the graph calls them
     "BinaryCrossEntropyWithLogitsBackward": "binary_cross_entropy_with_logits",
     **dict.fromkeys(LOSSES, "cross_entropy"),
 }
+_SQUARED = "the squared error"
 _VIEWS = ("ViewBackward", "UnsafeViewBackward", "ReshapeAliasBackward", "SqueezeBackward", "UnsqueezeBackward")
 _KEPT = ("ToCopyBackward", "CloneBackward", "SqrtBackward", *_VIEWS)
 _CHANGED = ("AddBackward", "SubBackward", "RsubBackward", "MulBackward", "DivBackward", "NegBackward")  # by constants
 _HOPS = 16
-_LEAF = "torch::autograd::AccumulateGrad"
+_LEAF = "torch::autograd::AccumulateGrad"  # a parameter: of a layer whose weights have a distribution
 
 Edge = tuple[Any, int]
 
 
-class Term(NamedTuple):
-    """A part of the loss: how much each value of it counts, how many there are, and the constants on the way.
+class Divergence(NamedTuple):
+    """The node that sums up a divergence or averages it first, and the path from there to the loss.
 
-    `shape`: of the values before they are reduced, or of what a loss compares. `function` is empty for a divergence.
+    `share`: what each value counts in what the node returns, 1 for a sum of -0.5 * (1 + ...); `factor`: that of its
+    squares, 0.5 there. `shape`: of the values. `mean`: what the posterior's mean is computed of.
     """
 
-    weight: float
-    values: int
-    shape: tuple[int, ...]
-    constants: tuple[float, ...]
-    loss: Any
     node: Any
-    function: str = ""
+    path: list[Step]
+    share: float
+    factor: float
+    shape: tuple[int, ...]
+    mean: Edge
 
 
-def divergences(readers: dict[Any, list[Any]]) -> Iterator[Term]:
+class Reconstruction(NamedTuple):
+    """A node that compares results of the model with data by `function`, and the path from there to the loss.
+
+    `share`: what each value counts in what the node returns. `shape`: of what is compared. `factor`: that of a square,
+    which the variance of a likelihood explains.
+    """
+
+    node: Any
+    path: list[Step]
+    share: float
+    shape: tuple[int, ...]
+    function: str
+    factor: float = 1.0
+
+
+def divergences(readers: dict[Any, list[Any]]) -> Iterator[Divergence]:
     """Each KL divergence, by the node that sums it up or averages it first."""
     for node in readers:
         if not node.name().startswith(_REDUCTIONS):
             continue
         edge = _unviewed(node.next_functions[0])
-        factor = _of_divergence(edge)
-        if factor is not None and (term := _reduced(node, edge[0], readers)) is not None:
-            yield term._replace(weight=2 * factor * term.weight, constants=(*term.constants, factor))
+        found = _of_divergence(edge)
+        if found is not None:
+            factor, mean = found
+            share = 2 * factor * _share(node, edge[0])
+            yield Divergence(node, path(node, readers), share, factor, shape_of(edge[0]), mean)
 
 
-def reconstructions(readers: dict[Any, list[Any]]) -> Iterator[Term]:
-    """Each loss that compares a result of the model with data: torch's, or a square of a difference."""
+def reconstructions(readers: dict[Any, list[Any]]) -> Iterator[Reconstruction]:
+    """Each loss that compares a result of the model with data: torch's, or a square of a difference.
+
+    Such a square is the logarithm of a normal distribution of one variance, too.
+    """
     for node in readers:
         name = node.name()
         function = next((function for start, function in _FUNCTIONS.items() if name.startswith(start)), None)
-        if function is not None:
-            values = _compared(node, name)
-            found = weight(node, readers)
-            if values and found is not None:
-                count = math.prod(values)
-                mean = count if node._saved_reduction == _MEAN else 1
-                yield Term(found.factor / mean, count, values, found.constants, found.loss, node, function)
-        elif name.startswith(_REDUCTIONS) and _is_squared_difference(edge := _unviewed(node.next_functions[0])):
-            term = _reduced(node, edge[0], readers)
-            if term is not None:
-                yield term._replace(function="the squared error")
+        if function is not None and (shape := _compared(node, name)):
+            share = 1 / math.prod(shape) if node._saved_reduction == _MEAN else 1.0
+            yield Reconstruction(node, path(node, readers), share, shape, function)
+        elif name.startswith(_REDUCTIONS) and (factor := _of_square(edge := _unviewed(node.next_functions[0]))):
+            shape = shape_of(edge[0])
+            yield Reconstruction(node, path(node, readers), _share(node, edge[0]), shape, _SQUARED, factor)
 
 
 def _unviewed(edge: Edge) -> Edge:
@@ -86,13 +102,9 @@ def _unviewed(edge: Edge) -> Edge:
     return edge
 
 
-def _reduced(node: Any, reduced: Any, readers: dict[Any, list[Any]]) -> Term | None:
-    """What a sum or mean reduces, as a term of the loss."""
-    found = weight(node, readers)
-    if found is None or not size(reduced):
-        return None
-    share = size(node) / size(reduced) if node.name().startswith("MeanBackward") else 1.0
-    return Term(found.factor * share, size(reduced), shape_of(reduced), found.constants, found.loss, node)
+def _share(node: Any, reduced: Any) -> float:
+    """What each value counts in a sum or mean of them."""
+    return size(node) / size(reduced) if node.name().startswith("MeanBackward") else 1.0
 
 
 def _compared(node: Any, name: str) -> tuple[int, ...]:
@@ -102,9 +114,9 @@ def _compared(node: Any, name: str) -> tuple[int, ...]:
     return (*shape[:1], *shape[2:]) if name.startswith(LOSSES) else shape
 
 
-def _of_divergence(edge: Edge) -> float | None:
-    """The factor of each square in a divergence, without its sign; None where these values are none."""
-    if edge[0] is None or len(shape_of(edge[0])) < 2:
+def _of_divergence(edge: Edge) -> tuple[float, Edge] | None:
+    """The factor of each square in a divergence, without its sign, and its mean; None where these values are none."""
+    if edge[0] is None or len(shape_of(edge[0])) < 2 or not size(edge[0]):
         return None
     leaves = list(_leaves(edge, 1.0, _HOPS))
     if len(leaves) != 3:
@@ -120,7 +132,7 @@ def _of_divergence(edge: Edge) -> float | None:
         return None
     first, second = (factor for factor, _ in positive)
     alike = math.isclose(first, second, rel_tol=1e-6) and first * log_factor < 0
-    return abs(first) if alike else None
+    return (abs(first), _base(means[0][1])) if alike else None
 
 
 def _leaves(edge: Edge, factor: float, hops: int) -> Iterator[tuple[float, Edge]]:
@@ -145,12 +157,17 @@ def _is_square(edge: Edge) -> bool:
     return _is(edge, _PRODUCT) and len(node.next_functions) == 2 and node.next_functions[0] == node.next_functions[1]
 
 
-def _is_squared_difference(edge: Edge) -> bool:
-    """Whether it is the square of a result of the model less data."""
-    if edge[0] is None or not _is_square(edge):
-        return False
-    node = edge[0].next_functions[0][0]
-    return node is not None and node.name().startswith("SubBackward") and only_input(node) is not None
+def _of_square(edge: Edge) -> float | None:
+    """The factor of the square of a result of the model less data, without its sign; None for other values."""
+    if edge[0] is None:
+        return None
+    leaves = list(_leaves(edge, 1.0, _HOPS))
+    if len(leaves) != 1 or not _is_square(leaves[0][1]):
+        return None
+    factor, (square, _) = leaves[0]
+    node = square.next_functions[0][0]
+    is_difference = node is not None and node.name().startswith("SubBackward") and only_input(node) is not None
+    return abs(factor) if is_difference else None
 
 
 def _base(edge: Edge) -> Edge:
