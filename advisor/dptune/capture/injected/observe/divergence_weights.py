@@ -56,7 +56,7 @@ def _compared(divergence: Divergence, terms: Sequence[Reconstruction]) -> Iterat
     """
     samples, latents = divergence.shape[0], math.prod(divergence.shape[1:])
     alike: defaultdict[tuple[float, float], list[int]] = defaultdict(list)
-    functions = {}
+    functions: dict[tuple[float, float], str] = {}
     for term in terms:
         met, values = weights(divergence.path, term.path), math.prod(term.shape)
         if met is None or not values or values % samples:
