@@ -19,8 +19,8 @@ from predictions import SHAPED, WIRES, Case, Round, run
 RESULTS = Path(__file__).parent / "results" / "predictions_fsdp.json"
 KEPT, HALVED, QUIET = "fsdp.reshard_after_forward=false", "fsdp.reduce_dtype=bf16", "fsdp.no_sync=true"
 HALVES, EACH, NONE = "env.SHARD=2", "env.SHARD=1", "env.SHARD=0"  # blocks of a unit
-LINE, WIDE, TALL = "--model poet --batch 28", "--model slabs --batch 352", "--model scales --batch 176"
-SMALL_LINE, SMALL_SLABS = "--model poet --batch 14", "--model slabs --batch 208"
+LINE, WIDE, TALL = "--model poet --batch 26", "--model slabs --batch 320", "--model scales --batch 160"
+SMALL_LINE, SMALL_SLABS = "--model poet --batch 12", "--model slabs --batch 224"
 LINES, SLABS = f"{SMALL_LINE} --accumulate 3", f"{SMALL_SLABS} --accumulate 2"
 ALL, SLOW, FAST = tuple(WIRES), ("200 Mbit/s",), ("1 Gbit/s",)
 CASES = {  # as in predictions.py, IN_A_ROW of them, by wire, share recordings
@@ -30,13 +30,13 @@ CASES = {  # as in predictions.py, IN_A_ROW of them, by wire, share recordings
     "poet, 3 units, 6 units": Case(LINE, HALVES, EACH, "fsdp.units=6", wires=SHAPED),
     "slabs, 2 units": Case(WIDE, EACH, HALVES, "fsdp.units=2", wires=SHAPED),
     "slabs, reduced in fp16": Case(WIDE, EACH, "fsdp.reduce_dtype=fp16", wires=ALL),
-    "slabs, batch 528": Case(WIDE, EACH, "loader.batch_size=528", wires=FAST),
+    "slabs, batch 480": Case(WIDE, EACH, "loader.batch_size=480", wires=FAST),
     "slabs, DDP": Case(WIDE, EACH, NONE, "wrapper=ddp", wires=FAST),
     "poet, no_sync of 3": Case(LINES, EACH, QUIET, wires=SHAPED),
     "slabs, no_sync of 2": Case(SLABS, EACH, QUIET, wires=SHAPED),
     "scales, from DDP": Case(TALL, NONE, "env.SHARD=36", "wrapper=fsdp fsdp.units=4", wires=SLOW),
     "scales, 8 units": Case(TALL, "env.SHARD=36", "env.SHARD=18", "fsdp.units=8", wires=SHAPED),
-    "scales, half the batch": Case(TALL, "env.SHARD=36", "loader.batch_size=88", wires=SHAPED),
+    "scales, half the batch": Case(TALL, "env.SHARD=36", "loader.batch_size=80", wires=SHAPED),
     "4 ranks, poet, kept gathered": Case(SMALL_LINE, HALVES, KEPT, ranks=4, wires=SLOW),
     "4 ranks, slabs, reduced in bf16": Case(SMALL_SLABS, EACH, HALVED, ranks=4, wires=SLOW),
     "4 ranks, slabs, 2 units": Case(SMALL_SLABS, EACH, HALVES, "fsdp.units=2", ranks=4, wires=SLOW),
