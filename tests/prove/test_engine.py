@@ -164,7 +164,7 @@ def interrupted_at(line: str, *words: str, cwd: Path) -> int:
     def interrupt() -> None:
         signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])  # else it may come to this thread
         while not ended.wait(0.02):
-            if any(shown.startswith(line) for shown in os.pread(2, 1 << 20, 0).decode().splitlines()):
+            if any(shown.startswith(line) for shown in os.pread(2, 1 << 20, 0).decode(errors="replace").splitlines()):
                 signal.pthread_kill(main, signal.SIGINT)
                 return
 
