@@ -246,6 +246,16 @@ QUIET = {
     "a likelihood of stated variance": lambda decoded, rows, mean, logvar: (
         -Normal(decoded, 0.1).log_prob(rows).sum(1).mean() + of_numbers(mean, logvar).sum(1).mean()
     ),
+    "an averaged divergence beside a stated variance": lambda decoded, rows, mean, logvar: (
+        -Normal(decoded, 0.1).log_prob(rows).sum(1).mean() + of_numbers(mean, logvar).mean()
+    ),
+    "another factor of the variance": lambda decoded, rows, mean, logvar: (
+        functional.mse_loss(decoded, rows) + 0.5 * (mean.pow(2) + 3 * logvar.exp() - logvar).sum()
+    ),
+    "a penalty on results": lambda decoded, rows, mean, logvar: decoded.pow(2).sum() + by_line(mean, logvar).mean(),
+    "a capacity": lambda decoded, rows, mean, logvar: (
+        functional.mse_loss(decoded, rows) + (total := by_line(mean, logvar).sum(1).mean()) + (total - 5).abs()
+    ),
     "free bits": lambda decoded, rows, mean, logvar: (
         functional.mse_loss(decoded, rows) + by_line(mean, logvar).clamp(min=0.1).sum(1).mean()
     ),
@@ -258,7 +268,7 @@ QUIET = {
     ),
     "no reconstruction": lambda decoded, rows, mean, logvar: by_line(mean, logvar).mean() + decoded.sum(),
     "one number of each sample": lambda decoded, rows, mean, logvar: (
-        functional.mse_loss(decoded[:, 0], rows[:, 0]) + by_line(mean, logvar).sum(1).mean()
+        functional.mse_loss(decoded[:, 0], rows[:, 0]) + by_line(mean, logvar).sum()
     ),
 }
 
@@ -279,11 +289,13 @@ def test_means_of_few_elements():
 
 def test_weights_of_a_layer_are_no_latent_dimensions():
     """The divergence of a Bayesian layer is of its parameters."""
-    center, spread = nn.Parameter(torch.randn(SAMPLES, LATENTS)), nn.Parameter(torch.zeros(SAMPLES, LATENTS))
+    latents = 5
+    center, spread = nn.Parameter(torch.randn(ELEMENTS, latents)), nn.Parameter(torch.zeros(ELEMENTS, latents))
 
     def loss():
         rows = torch.rand(SAMPLES, ELEMENTS)
-        decoded, *_ = Autoencoder()(rows)
+        weight = center + torch.randn_like(center) * (0.5 * spread).exp()
+        decoded = functional.linear(torch.rand(SAMPLES, latents), weight)
         return functional.mse_loss(decoded, rows, reduction="sum") + by_line(center, spread).mean()
 
     assert facts_of(DivergenceWeights(Places()), loss) == []

@@ -8,7 +8,7 @@ size of the batch explains.
 from __future__ import annotations
 
 import math
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
@@ -64,9 +64,8 @@ def _compared(divergence: Divergence, terms: Sequence[Reconstruction]) -> Iterat
         mine, other = met
         repeats = round(mine.repeats / other.repeats)  # draws from the posterior of each sample
         sizes = {samples, latents, values // samples, values, samples * latents, *divergence.shape, *term.shape}
-        factors = Counter((divergence.factor, *mine.constants)), Counter((term.factor, *other.constants))
-        different = (factors[0] - factors[1]) + (factors[1] - factors[0])  # the rest multiplies both
-        if repeats and all(_is_plain(number, sizes) for number in different):
+        factors = (divergence.factor, *mine.constants, term.factor, *other.constants)
+        if repeats and all(_is_plain(number, sizes) for number in factors):
             counts = divergence.share * mine.factor, term.share * other.factor * repeats
             alike[counts].append(values // (samples * repeats))
             functions.setdefault(counts, term.function)
