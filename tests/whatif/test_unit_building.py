@@ -14,6 +14,8 @@ import pytest
 from dptune.commands.shared.reading import measured_of
 from dptune.measured import Missing
 from dptune.present.tui.dials import UNCHANGED, dials
+from dptune.whatif.cpu.building import USUAL_CALL_NS
+from dptune.whatif.cpu.building import read as read_replicated
 from dptune.whatif.cpu.model import APART_SHARE
 from dptune.whatif.cpu.replay import step_ns
 from dptune.whatif.cpu.steadied import lasting, stretches
@@ -23,6 +25,7 @@ from dptune.whatif.predicting import compare, predict, search
 from dptune.whatif.run_model import RunModel
 
 RECORDED = Path(__file__).parent / "units_over_1_gbit"
+REPLICATED = Path(__file__).parents[2] / "sample_traces" / "tiny_buckets"
 ORDER = ["4", "2", "0"]  # of backward passes
 
 
@@ -57,6 +60,17 @@ def test_each_unit_is_gathered_twice_and_reduced_once(recorded):
     _, measured = recorded
     reduced = [row for row in measured.shard_units.rows if row.kind == "reduce_scatter"]
     assert {row.unit: row.message_bytes for row in reduced} == sizes
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("reads", [read, read_replicated])
+def test_code_of_wrappers_takes_as_long_as_calling_operators_here(recorded, reads):
+    """Recordings before this time was one of the facts have the usual one."""
+    given = recorded if reads is read else measured_of([str(REPLICATED)], 1, cached=False)
+    found = reads(*given)
+    assert found.model().wrapper_times == 1.0
+    slower = {rank: replace(facts, call_ns=2 * USUAL_CALL_NS) for rank, facts in found.facts.items()}
+    assert replace(found, facts=slower).model().wrapper_times == 2.0
 
 
 @pytest.mark.long
