@@ -38,7 +38,7 @@ from dptune.whatif.link import link_figures, link_of
 # mean with 1.2, and 3.2 with what the step says up to 1.5. Where ranks and threads share cores it is far more.
 _BESIDE = 1.2
 # What calling an operator takes on the slower rank of the runs that the constants of wrappers are from: 2.4 to 3.2 us.
-# It takes half of that while the other rank waits.
+# On the other it took 1.5 to 3.0 us: cores that share execution units are faster while one of them waits.
 USUAL_CALL_NS = 2800.0
 # Where ranks share the cores of one host with the threads that communicate, what is in flight waits for a core.
 _MOST_BESIDE, _HALVINGS = 6.0, 6
