@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from dptune.capture.injected.observe.loss_graph import LOSSES, only_input, shape_of
+from dptune.capture.injected.observe.loss_masks import VIEWS
 from dptune.capture.injected.observe.loss_weights import Step, addends, path, size
 
 _REDUCTIONS = ("SumBackward", "MeanBackward")
@@ -27,8 +28,7 @@ _FUNCTIONS = {  # by what the graph calls them
     **dict.fromkeys(LOSSES, "cross_entropy"),
 }
 _SQUARED = "the squared error"
-_VIEWS = ("ViewBackward", "UnsafeViewBackward", "ReshapeAliasBackward", "SqueezeBackward", "UnsqueezeBackward")
-_KEPT = ("ToCopyBackward", "CloneBackward", "SqrtBackward", *_VIEWS)
+_KEPT = ("ToCopyBackward", "CloneBackward", "SqrtBackward", *VIEWS)
 _CHANGED = ("AddBackward", "SubBackward", "RsubBackward", "MulBackward", "DivBackward", "NegBackward")  # by constants
 _HOPS = 16
 _LEAF = "torch::autograd::AccumulateGrad"  # a parameter: of a layer whose weights have a distribution
@@ -97,7 +97,7 @@ def reconstructions(readers: dict[Any, list[Any]]) -> Iterator[Reconstruction]:
 
 def _unviewed(edge: Edge) -> Edge:
     """The tensor that a view is of, in its shape."""
-    while edge[0] is not None and edge[0].name().startswith(_VIEWS):
+    while edge[0] is not None and edge[0].name().startswith(VIEWS):
         edge = edge[0].next_functions[0]
     return edge
 

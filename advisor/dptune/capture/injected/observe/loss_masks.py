@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-_VIEWS = ("ViewBackward", "UnsafeViewBackward", "ReshapeAliasBackward", "SqueezeBackward", "UnsqueezeBackward")
+VIEWS = ("ViewBackward", "UnsafeViewBackward", "ReshapeAliasBackward", "SqueezeBackward", "UnsqueezeBackward")
 _UNKNOWN = object()  # in place of a hook that this torch does not show
 _HOPS = 4  # views between the loss and the mask
 
@@ -37,7 +37,7 @@ def _dropped(loss: Any, consumers: dict[Any, list[Any]]) -> torch.Tensor | None:
         if len(readers) != 1:
             return None
         node, below = readers[0], node
-        if not node.name().startswith(_VIEWS):
+        if not node.name().startswith(VIEWS):
             break
     name = node.name()
     if name.startswith("MulBackward0"):

@@ -7,14 +7,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from dptune.capture.injected.observe.loss_graph import constant_factor, shape_of
+from dptune.capture.injected.observe.loss_masks import VIEWS
 from dptune.capture.injected.observe.loss_terms import constants
 
 _ADDED, _SUBTRACTED, _SUBTRACTED_FROM = "AddBackward", "SubBackward", "RsubBackward"
 _SUM, _MEAN = "SumBackward", "MeanBackward"
-_SAME = (
-    *("ViewBackward", "UnsafeViewBackward", "ReshapeAliasBackward", "SqueezeBackward", "UnsqueezeBackward"),
-    *("CloneBackward", "ToCopyBackward", "AliasBackward", "StackBackward", "CatBackward"),
-)
+_SAME = (*VIEWS, "CloneBackward", "ToCopyBackward", "AliasBackward", "StackBackward", "CatBackward")
 _NEGATED = "NegBackward"
 _PRODUCTS = ("MulBackward", "DivBackward")
 

@@ -11,6 +11,7 @@ from collections import deque
 from typing import Any, NamedTuple
 
 from dptune.capture.injected.observe.loss_graph import LOSSES, only_input, shape_of, signed
+from dptune.capture.injected.observe.loss_masks import VIEWS
 from dptune.runfile.softmax_dimensions import CROSS_ENTROPY, LOSS, WEIGHTS
 
 _SOFTMAX = ("SoftmaxBackward", "SafeSoftmaxBackward")
@@ -29,7 +30,6 @@ _OF_SCORES = (
     "SliceBackward",
     "IndexBackward",
 )  # biases, limits, positions
-_MOVED = ("ViewBackward", "UnsafeViewBackward", "ReshapeAliasBackward", "SqueezeBackward", "UnsqueezeBackward")
 _HOPS = 16  # between scores, softmax and use
 _CLASSES = 1  # the dimension of classes in what nll_loss is given
 _CTC = "CtcLossBackward"  # which is given classes last
@@ -82,7 +82,7 @@ def are_scores(softmax: Any) -> bool:
 
     The product with a parameter is a layer, whose outputs may be assigned along any dimension.
     """
-    kept = (*_VALUES, *_CONSTANT, *_MOVED, *_TURNED, *_OF_SCORES)
+    kept = (*_VALUES, *_CONSTANT, *VIEWS, *_TURNED, *_OF_SCORES)
     waiting = deque([(softmax, 0)])
     while waiting:
         node, hops = waiting.popleft()
@@ -99,7 +99,7 @@ def of_softmax(node: Any) -> bool:
     for _ in range(_HOPS):
         if node is None or node.name().startswith(_SOFTMAX):
             return node is not None
-        if not node.name().startswith((*_VALUES, *_CONSTANT, *_MOVED, *_TURNED)):
+        if not node.name().startswith((*_VALUES, *_CONSTANT, *VIEWS, *_TURNED)):
             return False
         node = only_input(node)
     return False
@@ -129,7 +129,7 @@ def _moved(reader: Any, node: Any, dims: Dims) -> Dims | None:
     before, after = shape_of(node), shape_of(reader)
     if name.startswith((*_VALUES, _LOG)) or (name.startswith(_CONSTANT) and only_input(reader) is node):
         return dims if before == after else None
-    if name.startswith(_MOVED):
+    if name.startswith(VIEWS):
         return _reshaped(before, after, dims)
     if name.startswith("ExpandBackward"):
         return (None,) * (len(after) - len(before)) + dims
@@ -163,7 +163,7 @@ def _is_parameter(node: Any) -> bool:
     for _ in range(_HOPS):
         if node is None or node.name() == _LEAF:
             return node is not None
-        if not node.name().startswith((*_VALUES, *_MOVED, *_TURNED)):
+        if not node.name().startswith((*_VALUES, *VIEWS, *_TURNED)):
             return False
         node = only_input(node)
     return False

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import torch
 
 from dptune.capture.injected.observe.loss_graph import LOSSES, consumers, shape_of, signed
-from dptune.capture.injected.observe.loss_masks import masked, readable
+from dptune.capture.injected.observe.loss_masks import VIEWS, masked, readable
 from dptune.capture.injected.observe.loss_terms import Factors, terms
 from dptune.capture.injected.observe.passes import is_captured, is_in_pass
 from dptune.capture.injected.observe.places import Places, users_line
@@ -31,7 +31,6 @@ _MEAN, _SUM = 1, 2  # as torch numbers reductions
 _MEANS, _SUMS = ("MeanBackward",), ("SumBackward",)
 _SELECTIONS = ("IndexBackward", "MaskedSelectBackward")
 _PRODUCT = "MulBackward"
-_VIEWS = ("ViewBackward", "UnsafeViewBackward", "ReshapeAliasBackward", "SqueezeBackward", "UnsqueezeBackward")
 
 
 class _Counted(NamedTuple):
@@ -160,7 +159,7 @@ def _losses_below(node: Any) -> Any | None:
         name = node.name()
         if name.startswith(LOSSES):
             return node if node._saved_reduction not in (_MEAN, _SUM) and _is_plain(node) else None
-        if not name.startswith((*_VIEWS, *_SELECTIONS, _PRODUCT, "MaskedFillBackward", "WhereBackward")):
+        if not name.startswith((*VIEWS, *_SELECTIONS, _PRODUCT, "MaskedFillBackward", "WhereBackward")):
             return None
         inputs = [following for following, _ in node.next_functions if following is not None]
         node = inputs[0] if len(inputs) == 1 else None
