@@ -232,7 +232,7 @@ QUIET = {
         functional.mse_loss(decoded, rows) + 0.3 * by_line(mean, logvar).sum(1).mean()
     ),
     "weighted by alpha": lambda decoded, rows, mean, logvar: torch.add(
-        functional.mse_loss(decoded, rows), by_line(mean, logvar).sum(1).mean(), alpha=0.01
+        functional.mse_loss(decoded, rows), by_line(mean, logvar).sum(1).mean(), alpha=0.0001
     ),
     "divided by all elements": lambda decoded, rows, mean, logvar: (
         functional.binary_cross_entropy_with_logits(decoded, rows) + by_line(mean, logvar).sum() / rows.numel()

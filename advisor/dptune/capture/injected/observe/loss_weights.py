@@ -45,8 +45,9 @@ def path(node: Any, readers: Mapping[Any, Sequence[Any]]) -> list[Step]:
         factor = _factor(reader, node)
         if factor is None:
             break
-        repeats = size(reader) / size(node) if addends(reader) is not None else 1.0
-        steps.append(Step(reader, factor * repeats, multiplier(reader), repeats))
+        adds = addends(reader) is not None
+        repeats = size(reader) / size(node) if adds else 1.0
+        steps.append(Step(reader, factor * repeats, factor if adds else None, repeats))
         node = reader
     return steps
 
