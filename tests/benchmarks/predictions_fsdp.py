@@ -7,7 +7,8 @@
 Scripts, networks, trials and columns are those of predictions.py; SHARD is how many blocks a unit has (0: DDP).
 `scales` has 144 blocks, `slabs` three, `poet` six. It resumes where it stopped; raw results stand in
 results/predictions_fsdp.json, those of the first two rounds, of other sizes and of the model before it was mended, in
-results/predictions_fsdp_first.json and results/predictions_fsdp_second.json. The rest of the machine should be idle.
+results/predictions_fsdp_first.json and results/predictions_fsdp_second.json, and what another machine began of this
+round in results/predictions_fsdp_begun.json. The rest of the machine should be idle.
 """
 
 from __future__ import annotations

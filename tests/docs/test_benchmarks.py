@@ -72,6 +72,7 @@ def test_a_range_of_a_simulated_step_holds_with_both_ends(tmp_path: Path) -> Non
 def test_steps_of_fully_shard_are_quoted_from_the_results() -> None:
     page = (ROOT / "tests" / "benchmarks" / "PREDICTIONS.md").read_text(encoding="utf-8")
     second = ROOT / "tests" / "benchmarks" / "results" / "predictions_fsdp_second.json"
+    assert table_of("predictions_fsdp") in page
     assert table_of("predictions_fsdp", str(second)) in page
 
 

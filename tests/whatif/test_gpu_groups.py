@@ -15,7 +15,7 @@ from dptune.whatif.gpu.changes import changed
 from dptune.whatif.gpu.links import linked
 from dptune.whatif.gpu.program import Program
 
-from ..measure.handmade import all_reduce, kernel, launch, load_events, step  # noqa: TID252
+from ..measure.handmade import Event, all_reduce, kernel, launch, load_events, step  # noqa: TID252
 from .test_gpu_contention import measured_with, transfers_alone_and_beside
 from .test_recorded_waits import program
 
@@ -79,8 +79,9 @@ def test_what_one_rank_sends_to_another_uses_the_link_of_all() -> None:
     assert made.uses_link(sent)
 
 
-def test_a_collective_is_of_the_ranks_that_share_it(tmp_path: Path) -> None:
-    events = []
+def steps_with_a_collective(group: str) -> list[Event]:
+    """Three steps of a rank, each with a kernel and an all-reduce among the two ranks of this process group."""
+    events: list[Event] = []
     for number in range(3):
         at = 100.0 * number
         events += [
@@ -90,7 +91,18 @@ def test_a_collective_is_of_the_ranks_that_share_it(tmp_path: Path) -> None:
         ]
         events += [
             kernel("a", at + 10, at + 20, 2 * number),
-            all_reduce(at + 20, at + 50, 2 * number + 1, 1000, "0", 2),
+            all_reduce(at + 20, at + 50, 2 * number + 1, 1000, group, 2),
         ]
-    made = program(load_events(tmp_path, events, events))
+    return events
+
+
+def test_a_collective_is_of_the_ranks_that_share_it(tmp_path: Path) -> None:
+    made = program(load_events(tmp_path, *[steps_with_a_collective("0")] * 2))
     assert {(message.ranks, message.offsets) for message in made.messages} == {(2, (0, 1))}
+
+
+def test_a_rank_without_a_collective_of_the_first_rank_is_named(tmp_path: Path) -> None:
+    """Such a rank's clock has no other cause of being unknown, so that is the cause to name."""
+    run = load_events(tmp_path, *map(steps_with_a_collective, "01"))
+    with pytest.raises(Missing, match="no collective of rank 1 matches one of the first rank"):
+        program(run)
