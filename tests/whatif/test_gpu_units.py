@@ -132,6 +132,22 @@ def test_parts_of_units_as_torch_records_them(units: int) -> None:
     assert changed(alone, {"fsdp.units": units, **also}).step_ns() > parts.busy_ns()
 
 
+@pytest.mark.long
+def test_gathers_that_torch_prefetches_are_not_issued_anew() -> None:
+    """In backward passes it does so by default. Issued anew at the same place, they begin as before."""
+    made = reading.modelled(SAMPLE).model
+    assert isinstance(made, Program)
+    of_passes = [gather for gather in made.gathers if gather.backward]
+    assert sum(gather.prefetched for gather in of_passes) * LAYERS == len(of_passes) * (LAYERS - 1)
+    assert changed(made, {"fsdp.backward_prefetch": 1}).step_ns() == made.step_ns()
+    both, forward = (changed(made, {f"fsdp.{name}": 1}).step_ns() for name in ("prefetch", "forward_prefetch"))
+    assert both == forward < 0.95 * made.step_ns()
+    unknown = replace(made, gathers=[replace(gather, prefetched=False) for gather in made.gathers])
+    anew = changed(unknown, {"fsdp.backward_prefetch": 1}).step_ns()
+    assert anew != made.step_ns()
+    assert anew == pytest.approx(made.step_ns(), rel=1e-3)
+
+
 @pytest.mark.thorough
 def test_parts_in_passes_that_reduce_nothing() -> None:
     """Of two micro-batches the last reduces: the units of the first begin as many kernels into their wholes."""

@@ -250,10 +250,13 @@ def test_buffers_of_reductions_in_16_bits(units):
 
 def test_units_resharded_to_groups_of_ranks(units):
     """In groups of four of eight ranks a quarter of the units stays."""
+    units = replace(units, sharding=replace(units.sharding, ranks=8))
     after = changed(units, {"fsdp.reshard_after_forward": 4})
     assert after.sharding.group == 4
     assert after.sharding.held(Moment("forward")) == 20 + 80 + 20
     assert after.moments[1].sharding == 60 + 20 * 0.25
+    with pytest.raises(Missing, match="8 ranks shard a unit, and fully_shard reshards to a factor of that: 3 is none"):
+        changed(units, {"fsdp.reshard_after_forward": 3})
 
 
 def test_gradients_that_wait_for_the_last_micro_batch_are_whole(units):

@@ -15,11 +15,13 @@ from dptune.measured import Missing
 from dptune.whatif.cpu.model import Pass, RankStep, StepModel
 from dptune.whatif.cpu.units import CALL_NS, Direction, Sharding, UnitCall, element_bytes
 
+TO_GROUPS = "resharding to groups of ranks is not modelled: only true and false are"
+
 
 def reshard_after_forward(model: StepModel, value: Value) -> StepModel:
     """Units that stay gathered are not gathered in backward passes; None, torch's default: only the root stays so."""
     if not isinstance(value, bool | None):
-        raise Missing("resharding to groups of ranks is not modelled: only true and false are")
+        raise Missing(TO_GROUPS)
     if value is not False:
         if any(_gathers_again(pass_) for pass_ in _passes(model)):
             return model

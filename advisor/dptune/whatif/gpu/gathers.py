@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -25,6 +25,7 @@ from dptune.whatif.gpu.reductions import Places
 ISSUES = re.compile(r"FSDP::all_gather(?: \((?P<unit>.*)\))?$")
 COPIES_OUT = re.compile(r"FSDP::all_gather_copy_out(?: \((?P<unit>.*)\))?$")
 IN_BACKWARD = re.compile(r"FSDP::(pre_backward\b|backward_prefetch for )")
+_AHEAD = re.compile(r"FSDP::\w+_prefetch for ")
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,8 @@ class Gather:
 
     `operations` are the places of begins and ends, in the order of launching, the collective last; `call` is that of
     the first call that launches one of them. `used_call` launches the copy out of the gathered buffer, `used_end` is
-    when that is over; `copies` are all operations that copy out, empty where no range encloses them.
+    when that is over; `copies` are all operations that copy out, empty where no range encloses them. `prefetched`:
+    another unit issued it, right after its own copy out.
     """
 
     rank: int
@@ -45,6 +47,7 @@ class Gather:
     used_call: int
     used_end: int
     copies: tuple[tuple[int, int], ...] = ()
+    prefetched: bool = False
 
     def moved(self, places: Sequence[int]) -> Gather:
         """The same where each item has another place."""
@@ -52,7 +55,7 @@ class Gather:
             tuple((places[begin], places[end]) for begin, end in each) for each in (self.operations, self.copies)
         )
         call, used_call, used_end = (places[item] for item in (self.call, self.used_call, self.used_end))
-        return Gather(self.rank, self.step, self.backward, self.unit, operations, call, used_call, used_end, copies)
+        return replace(self, operations=operations, call=call, used_call=used_call, used_end=used_end, copies=copies)
 
 
 def gathers(view: RankView, device: DeviceView, places: Places) -> Iterator[Gather]:
@@ -69,13 +72,17 @@ def gathers(view: RankView, device: DeviceView, places: Places) -> Iterator[Gath
     called_ns = columns.ts_ns[launches]
     issued = by_range(view, issuing, launches)
     used = by_range(view, copying, launches)
-    backward = Ranges.of_rows(columns, columns.rows(RANGE_CATEGORIES, IN_BACKWARD.match))
+    backward, ahead = (
+        Ranges.of_rows(columns, columns.rows(RANGE_CATEGORIES, pattern.match)) for pattern in (IN_BACKWARD, _AHEAD)
+    )
     copies: dict[str, list[tuple[int, int, int]]] = defaultdict(list)  # by unit: when, the first operation, the range
     for at, places_in in used.items():
         copies[unit_of(COPIES_OUT, columns.name(at))].append((int(columns.ts_ns[at]), places_in[0], at))
     issuing = issuing[np.argsort(columns.ts_ns[issuing], kind="stable")]
-    in_backward = backward.at(columns.thread[issuing], columns.ts_ns[issuing]) != NOWHERE
-    for at, is_backward in zip(issuing.tolist(), in_backward.tolist(), strict=True):
+    in_backward, prefetched = (
+        (ranges.at(columns.thread[issuing], columns.ts_ns[issuing]) != NOWHERE).tolist() for ranges in (backward, ahead)
+    )
+    for at, is_backward, is_prefetched in zip(issuing.tolist(), in_backward, prefetched, strict=True):
         of_gather = issued.get(at, [])
         if not of_gather or not communicating[of_gather[-1]]:
             continue
@@ -98,6 +105,7 @@ def gathers(view: RankView, device: DeviceView, places: Places) -> Iterator[Gath
             used_call=places[view.rank, "call", int(launches[out])],
             used_end=places[view.rank, "end", int(rows[out])],
             copies=spans_of(places, view.rank, rows[copied]),
+            prefetched=is_prefetched,
         )
 
 

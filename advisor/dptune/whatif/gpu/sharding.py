@@ -9,6 +9,7 @@ from dataclasses import replace
 from dptune.knobs import Value
 from dptune.measured import Missing
 from dptune.whatif.cpu.shared_link import Link
+from dptune.whatif.cpu.unit_changes import TO_GROUPS
 from dptune.whatif.gpu.assumed import Side
 from dptune.whatif.gpu.editing import requeued, times, with_edges, without_part
 from dptune.whatif.gpu.gathers import Gather
@@ -25,6 +26,8 @@ def kept_whole(program: Program, value: Value) -> Program:
     """With `reshard_after_forward=False` the backward pass gathers nothing; FSDP1 calls that SHARD_GRAD_OP."""
     if not having(program.parts, Part.REGATHER):
         _needs_units(program)
+    if not isinstance(value, bool | None):
+        raise Missing(TO_GROUPS)
     if value is not False:
         raise Missing("a GPU trace does not show how long gathering units for backward passes would take")
     gone = having(program.parts, Part.REGATHER)
@@ -114,15 +117,19 @@ def _prefetched(program: Program, ahead: int, *, backward: bool) -> Program:
 
 
 def _issued_ahead(program: Program, gathers: Sequence[Gather], ahead: int) -> dict[int, list[Edge]]:
-    """The edges of the begins of what gathers launch. Those already issued as early stay as they are."""
+    """The edges of the begins of what gathers launch. Those already issued as early stay as they are.
+
+    A gather still waits for what it waited for, if that is launched before it: the copies out of earlier units, and
+    collectives of the same communicator.
+    """
     found: dict[int, list[Edge]] = {}
-    over = {gather.used_end for gather in gathers} | {end for gather in gathers for _, end in gather.operations}
     for number in range(1, len(gathers)):
         gather, waited = gathers[number], gathers[max(0, number - ahead)]
-        if not ahead or gather.call <= waited.used_call:
+        if not ahead or _depth(gathers, number) >= min(ahead, number):
             continue
         freed = gathers[number - ahead - 1].used_end if number > ahead else None
         before = gathers[number - 1]
+        issued = max([waited.used_call, *(_call(program, end) for _, end in waited.copies)])
         for place, (begin, _) in enumerate(gather.operations):
             edges = [Edge(waited.used_call, _latency_ns(program, begin), Kind.LAUNCH)]
             if place:
@@ -131,10 +138,25 @@ def _issued_ahead(program: Program, gathers: Sequence[Gather], ahead: int) -> di
                 edges.append(Edge(before.operations[place][1], 0.0, Kind.ORDER))
             if freed is not None:
                 edges.append(Edge(freed, 0.0, Kind.ORDER))
-            if ahead == 1:  # if the host runs ahead, a gather already waits for the same copies out
-                edges += [edge for edge in program.edges[begin] if edge.kind == Kind.ORDER and edge.item in over]
+            edges += [
+                edge for edge in program.edges[begin] if edge.kind == Kind.ORDER and _call(program, edge.item) <= issued
+            ]
             found[begin] = [edge for edge in edges if edge.item < begin]
     return found
+
+
+def _depth(gathers: Sequence[Gather], number: int) -> int:
+    """How many units ahead a gather was issued: those before it that had not been copied out, and who prefetched it."""
+    gather = gathers[number]
+    return sum(other.used_call >= gather.call for other in gathers[:number]) + gather.prefetched
+
+
+def _call(program: Program, end: int) -> int:
+    """The call that launches the operation of a rank that ends there; the end itself, where no call is known."""
+    begins = [edge.item for edge in program.edges[end] if program.ranks[edge.item] == program.ranks[end]]
+    return max(
+        (edge.item for begin in begins for edge in program.edges[begin] if edge.kind == Kind.LAUNCH), default=end
+    )
 
 
 def _latency_ns(program: Program, begin: int) -> float:

@@ -221,8 +221,12 @@ def _replicated(model: MemoryModel) -> MemoryModel:
 
 
 def _resharding(model: MemoryModel, value: Value) -> MemoryModel:
-    sharding = sharding_of(model)
-    return _resplit(model, replace(sharding, reshards=value is None or bool(value), group=group_size(value)))
+    sharding, group = sharding_of(model), group_size(value)
+    if group and sharding.ranks % group:
+        raise Missing(
+            f"{sharding.ranks} ranks shard a unit, and fully_shard reshards to a factor of that: {group} is none"
+        )
+    return _resplit(model, replace(sharding, reshards=value is None or bool(value), group=group))
 
 
 def _units(model: MemoryModel, value: Value) -> MemoryModel:
