@@ -4,7 +4,7 @@
                                                         (make bench-unseen)
     python tests/benchmarks/unseen.py --half sealed     the other half: to be run when nothing is changed any more
     python tests/benchmarks/unseen.py --half second     a later draw of scripts, sealed as a whole
-    python tests/benchmarks/unseen.py --half third      one more draw, sealed as a whole; fourth to thirteenth: others
+    python tests/benchmarks/unseen.py --half third      one more draw, sealed as a whole; fourth to fourteenth: others
     python tests/benchmarks/unseen.py --again           read anew what was recorded, with the commit as it is
     python tests/benchmarks/unseen.py --table           print the table of what there is
 
@@ -48,6 +48,7 @@ from catalogue import SCRIPTS, Script, halves, mistakes  # noqa: E402
 from catalogue_eighth import EIGHTH  # noqa: E402
 from catalogue_eleventh import ELEVENTH  # noqa: E402
 from catalogue_fifth import FIFTH  # noqa: E402
+from catalogue_fourteenth import FOURTEENTH  # noqa: E402
 from catalogue_fourth import FOURTH  # noqa: E402
 from catalogue_ninth import NINTH  # noqa: E402
 from catalogue_second import SECOND  # noqa: E402
@@ -76,6 +77,7 @@ DRAWS = {
     "eleventh": ELEVENTH,
     "twelfth": TWELFTH,
     "thirteenth": THIRTEENTH,
+    "fourteenth": FOURTEENTH,
 }
 ALL = (
     *SCRIPTS,
@@ -91,6 +93,7 @@ ALL = (
     *ELEVENTH,
     *TWELFTH,
     *THIRTEENTH,
+    *FOURTEENTH,
 )
 DRAW_OF = {script.name: name for name, scripts in DRAWS.items() for script in scripts}
 DRAW = "first"  # another word draws other sizes and another order
