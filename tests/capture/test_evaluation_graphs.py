@@ -108,3 +108,15 @@ def test_another_module_is_called_first(script: Script) -> None:
 
     script.validate = validate  # type: ignore[method-assign]
     assert script.train() is None
+
+
+def test_a_profiler_that_starts_while_calls_are_watched_records_the_module(script: Script) -> None:
+    """torch's profiler takes the frame of `nn.Module.__call__` for a module's, and reads `self` of it.
+
+    The script evaluates by a part of its model, so the call of the model is still awaited.
+    """
+    script.model.eval()
+    with torch.profiler.profile(with_stack=True, with_modules=True) as profiler:
+        script.model[0](torch.ones(2, 3))
+    assert any(event.name.startswith("nn.Module: Linear") for event in profiler.events() or ())
+    script.train(steps=1)

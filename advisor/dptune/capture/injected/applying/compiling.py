@@ -39,12 +39,13 @@ class _Waiting:
 
     def _watch(self) -> None:
         call = self._call = nn.Module.__call__
+        observer = self  # torch's profiler takes what such a frame calls `self` for the module
 
         @functools.wraps(call)
-        def called(this: Any, *args: Any, **kwargs: Any) -> Any:
-            if self._parameters and this.training and torch.is_grad_enabled():
-                self._look_at(this)
-            return call(this, *args, **kwargs)
+        def called(self: Any, *args: Any, **kwargs: Any) -> Any:
+            if observer._parameters and self.training and torch.is_grad_enabled():
+                observer._look_at(self)
+            return call(self, *args, **kwargs)
 
         self._watched = nn.Module.__call__ = called  # type: ignore[method-assign]
 

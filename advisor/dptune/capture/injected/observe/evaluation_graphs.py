@@ -89,16 +89,17 @@ class EvaluationGraphs:
 
     def _watch_calls(self) -> None:
         call = self._call = nn.Module.__call__
+        observer = self  # torch's profiler takes what such a frame calls `self` for the module
 
         @functools.wraps(call)
-        def watched(this: Any, *args: Any, **kwargs: Any) -> Any:
-            pending = self._pending
-            if pending is not None and pending.module() is this:
-                self._pending = None
+        def watched(self: Any, *args: Any, **kwargs: Any) -> Any:
+            pending = observer._pending
+            if pending is not None and pending.module() is self:
+                observer._pending = None
                 if torch.is_grad_enabled():
-                    self._open = pending
-                self._unwatch()
-            return call(this, *args, **kwargs)
+                    observer._open = pending
+                observer._unwatch()
+            return call(self, *args, **kwargs)
 
         self._wrapped = nn.Module.__call__ = watched  # type: ignore[method-assign]
 

@@ -54,21 +54,22 @@ class ModuleCalls:
         if not self._watching or self._wrapped is not None or not (self._before or self._after):
             return
         call = self._call = nn.Module.__call__
+        observer = self  # torch's profiler takes what such a frame calls `self` for the module
 
         @functools.wraps(call)
-        def watched(this: Any, *args: Any, **kwargs: Any) -> Any:
-            at = id(this)
-            if (at not in self._before and at not in self._after) or torch.compiler.is_compiling():
-                return call(this, *args, **kwargs)
-            for ref, prepare in self._before.get(at, ()):
-                if ref() is this:
+        def watched(self: Any, *args: Any, **kwargs: Any) -> Any:
+            at = id(self)
+            if (at not in observer._before and at not in observer._after) or torch.compiler.is_compiling():
+                return call(self, *args, **kwargs)
+            for ref, prepare in observer._before.get(at, ()):
+                if ref() is self:
                     with contextlib.suppress(Exception):
-                        prepare(this, args, kwargs)
-            output = call(this, *args, **kwargs)
-            for ref, follow in self._after.get(at, ()):
-                if ref() is this:
+                        prepare(self, args, kwargs)
+            output = call(self, *args, **kwargs)
+            for ref, follow in observer._after.get(at, ()):
+                if ref() is self:
                     with contextlib.suppress(Exception):
-                        follow(this, output)
+                        follow(self, output)
             return output
 
         self._wrapped = nn.Module.__call__ = watched  # type: ignore[method-assign]

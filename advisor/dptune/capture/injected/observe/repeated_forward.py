@@ -74,26 +74,27 @@ class RepeatedForward:
         if self._places.compiled:
             return
         call = self._call = nn.Module.__call__
+        observer = self  # torch's profiler takes what such a frame calls `self` for the module
         self._thread = threading.get_ident()
         self._begun_ns = time.perf_counter_ns()
 
         @functools.wraps(call)
-        def watched(this: Any, *args: Any, **kwargs: Any) -> Any:
-            if torch.compiler.is_compiling() or not self._watches():
-                return call(this, *args, **kwargs)
+        def watched(self: Any, *args: Any, **kwargs: Any) -> Any:
+            if torch.compiler.is_compiling() or not observer._watches():
+                return call(self, *args, **kwargs)
             with contextlib.suppress(Exception):
-                self._called(this, args, kwargs, sys._getframe(1))
-            entered, around = self._entered(this, args, kwargs), self._around
+                observer._called(self, args, kwargs, sys._getframe(1))
+            entered, around = observer._entered(self, args, kwargs), observer._around
             if entered is None:
-                return call(this, *args, **kwargs)
-            self._around = entered
+                return call(self, *args, **kwargs)
+            observer._around = entered
             begun_ns = time.perf_counter_ns()
             try:
-                output = call(this, *args, **kwargs)
+                output = call(self, *args, **kwargs)
             finally:
                 entered.spent_ns = time.perf_counter_ns() - begun_ns
-                self._around = around
-            self._left(entered, output)
+                observer._around = around
+            observer._left(entered, output)
             return output
 
         self._wrapped = nn.Module.__call__ = watched  # type: ignore[method-assign]
