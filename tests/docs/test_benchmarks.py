@@ -213,6 +213,7 @@ DRAWS = {
     "eleventh draw": ("--half", "eleventh"),
     "twelfth draw": ("--half", "twelfth"),
     "thirteenth draw": ("--half", "thirteenth"),
+    "fourteenth draw": ("--half", "fourteenth"),
 }
 
 
