@@ -20,8 +20,10 @@ from dptune.trace import load
 from dptune.whatif.cpu.buckets import DEFAULT_CAP_BYTES
 from dptune.whatif.gpu.assumed import Side
 from dptune.whatif.gpu.changes import changed
+from dptune.whatif.gpu.gathers import Gather
 from dptune.whatif.gpu.graph import Kind, Message
 from dptune.whatif.gpu.program import Program
+from dptune.whatif.gpu.sharding import _depth
 from dptune.whatif.gpu.splitting import parts_of_units
 from dptune.whatif.run_model import RunModel
 
@@ -144,8 +146,16 @@ def test_gathers_that_torch_prefetches_are_not_issued_anew() -> None:
     assert both == forward < 0.95 * made.step_ns()
     unknown = replace(made, gathers=[replace(gather, prefetched=False) for gather in made.gathers])
     anew = changed(unknown, {"fsdp.backward_prefetch": 1}).step_ns()
-    assert anew != made.step_ns()
+    assert anew != made.step_ns()  # they were issued anew
     assert anew == pytest.approx(made.step_ns(), rel=1e-3)
+
+
+def test_a_gather_is_as_many_units_ahead_as_units_before_it_are_not_copied_out() -> None:
+    """Units are copied out at 10, 20 and 30. One that another unit prefetches is issued right after that one's copy."""
+    before = [Gather(0, 0, True, "", (), used - 5, used, used + 1) for used in (10, 20, 30)]
+    for call, prefetched, ahead in ((31, False, 0), (31, True, 1), (21, True, 2), (21, False, 1), (9, False, 3)):
+        gather = Gather(0, 0, True, "", (), call, 40, 41, prefetched=prefetched)
+        assert _depth([*before, gather], 3) == ahead
 
 
 @pytest.mark.thorough

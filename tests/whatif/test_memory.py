@@ -255,7 +255,7 @@ def test_units_resharded_to_groups_of_ranks(units):
     assert after.sharding.group == 4
     assert after.sharding.held(Moment("forward")) == 20 + 80 + 20
     assert after.moments[1].sharding == 60 + 20 * 0.25
-    with pytest.raises(Missing, match="8 ranks shard a unit, and fully_shard reshards to a factor of that: 3 is none"):
+    with pytest.raises(Missing, match="rejects 3: it must divide the number of ranks"):
         changed(units, {"fsdp.reshard_after_forward": 3})
 
 

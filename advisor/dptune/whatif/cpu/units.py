@@ -11,7 +11,8 @@ data: it ends half of the transfer later, and the other one hop earlier. (Two re
 of 0.7 to 4.5 MB: 16.1, 35.1 and 93.0 ms on the rank that came first, 24.2, 46 to 52 and 138.7 on the other.)
 Of a reduction such a rank ends a hop later, the other one a hop earlier: of 496 reductions in four recordings over that
 network the late rank ended last in 495, by 2.0 ms in the median; two hops of their link are 2.25 ms. So ranks start the
-next pass apart, and are late for its gathers.
+next pass apart, and are late for its gathers. Over 1 Gbit/s and 0.1 ms, where two hops are 0.44 ms, the late rank ended
+last in 50 of 112 only, within 0.2 ms of the other: there the rule is not confirmed, and changes a step by 0.3 %.
 """
 
 from __future__ import annotations

@@ -224,7 +224,7 @@ def _resharding(model: MemoryModel, value: Value) -> MemoryModel:
     sharding, group = sharding_of(model), group_size(value)
     if group and sharding.ranks % group:
         raise Missing(
-            f"{sharding.ranks} ranks shard a unit, and fully_shard reshards to a factor of that: {group} is none"
+            f"fully_shard rejects {group}: it must divide the number of ranks that shard a unit ({sharding.ranks})"
         )
     return _resplit(model, replace(sharding, reshards=value is None or bool(value), group=group))
 
