@@ -10,9 +10,9 @@ import pytest
 
 from dptune.measure import measure
 from dptune.measure.shard_units import flat_events
-from dptune.measure.shard_units.figures import NO_UNITS
 from dptune.measure.shard_units.policies import flat_names, policies
 from dptune.measured import Missing, ShardUnits
+from dptune.measured.shard_units import NOT_SHARDED
 from dptune.present.html.sharding import shard_units as page_section
 from dptune.present.sections.fsdp import fsdp
 from dptune.runfile.communication import FsdpFacts
@@ -224,7 +224,7 @@ def test_collectives_outside_of_all_hooks_are_of_no_unit(tmp_path):
     """Whatever the hooks show of units."""
     ranges = [event for event in EVENTS if event["args"].get("correlation") not in SENT]
     after = gather(ROOT, 300, 302, 310, 40)
-    with pytest.raises(Missing, match=NO_UNITS):
+    with pytest.raises(Missing, match=NOT_SHARDED):
         _ = measure_events(tmp_path, [*without(ranges, "post_backward_hook"), *after]).shard_units
 
 

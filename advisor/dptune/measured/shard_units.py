@@ -8,11 +8,14 @@ from pydantic import Field
 
 from dptune.measured.figure import ABSENT, Figure, Figures, Model
 
+NOT_SHARDED = "the trace has no ranges of fully_shard or FullyShardedDataParallel around collectives"
+ONLY_RECORDED = f"the script shards its model, but {NOT_SHARDED}"
+
 Pass = Literal["forward", "backward"]
 
 
 class UnitFigures(Figures):
-    """Collectives of one kind that one unit issues in one pass: sums over the steps of every rank, if nothing else.
+    """Collectives of one kind that one unit issues in one pass. `ShardUnits.rank_steps` divides the sums.
 
     A unit is what one call of fully_shard groups, or a module wrapped by FullyShardedDataParallel.
     """
@@ -24,12 +27,13 @@ class UnitFigures(Figures):
     calls_per_step: float = Field(description="per rank and step")
     median_ns: int = Field(description="median duration of one call on one rank, waiting included")
     shortest_ns: int = Field(description="shortest duration over calls and ranks: the least waiting")
-    hidden_ns: int = Field(description="overlapped by compute")
-    exposed_ns: int = Field(description="not overlapped by compute")
-    waiting_ns: Figure[int] = Field(ABSENT, description="the part of the exposed time that waits for a late rank")
-    neighbour_compute_ns: int = Field(
-        description="compute that could overlap it: of the unit before it for an all-gather, as prefetching one unit "
-        "would, of the unit after it for other collectives"
+    hidden_ns: int = Field(description="overlapped by compute; sum over ranks and steps")
+    exposed_ns: int = Field(description="not overlapped by compute; sum over ranks and steps")
+    waiting_ns: Figure[int] = Field(ABSENT, description="the part of exposed_ns that waits for a late rank")
+    neighbour_compute_ns: Figure[int] = Field(
+        ABSENT,
+        description="compute that could overlap it, sum over ranks and steps: of the unit before it for an all-gather, "
+        "as prefetching one unit would, of the unit after it for other collectives",
     )
     prefetched_share: Figure[float] = Field(
         ABSENT, description="all-gathers issued before the unit before them had started / all-gathers of this row"
@@ -38,7 +42,7 @@ class UnitFigures(Figures):
 
     @property
     def hideable_ns(self) -> int:
-        """Sent time that is no longer than the neighbouring unit's compute."""
+        """Sent time that is no longer than the neighbouring unit's compute. Raises Missing where that is unknown."""
         return min(self.neighbour_compute_ns, self.sending_ns)
 
     @property
@@ -90,6 +94,10 @@ class ShardUnits(Figures):
     """The units of FSDP in the order in which they run, the forward pass first."""
 
     rows: list[UnitFigures] = Field(description="by unit, pass and kind")
+    rank_steps: int = Field(0, description="steps of the ranks whose traces show units, summed over those ranks")
+    unseen: list[str] = Field(
+        default_factory=list, description="what the traces do not show of the units; usually empty"
+    )
     numbered: bool = Field(
         False, description="neither trace nor facts name the units: #N is the Nth that runs in forward passes"
     )
@@ -99,9 +107,7 @@ class ShardUnits(Figures):
     )
     forward_depth: int = Field(description="the most units that a forward pass gathers ahead of the one that runs")
     backward_depth: int = Field(description="the same of a backward pass")
-    forward_compute_ns: int = Field(
-        0, description="compute of units in forward passes, summed over all steps and ranks"
-    )
+    forward_compute_ns: int = Field(0, description="compute of units in forward passes, sum over ranks and steps")
     backward_compute_ns: int = Field(0, description="the same in backward passes")
     held_bytes: Figure[int] = Field(
         ABSENT, description="gathered parameters that a rank holds at once, at most, padding left out"

@@ -117,7 +117,8 @@ def _changes(run: RunView) -> list[Change]:
         ("forward", max(fsdp.forward_prefetch_depth for fsdp in sharded)),
         ("backward", max(1, *(fsdp.backward_prefetch_depth for fsdp in sharded))),
     ):
-        rows = [row for row in units.rows if (row.direction, row.kind) == (direction, "all_gather")]
+        gathers = [row for row in units.rows if (row.direction, row.kind) == (direction, "all_gather")]
+        rows = [row for row in gathers if row.known("neighbour_compute_ns") is not None]
         if now < DEPTH and sum(row.hideable_ns for row in rows) >= run.limit(WORTH_SHARE) * window_ns:
             found.append(Change(knob=f"fsdp.{direction}_prefetch", now=now, then=DEPTH))
     return found

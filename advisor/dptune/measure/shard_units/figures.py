@@ -20,15 +20,17 @@ from dptune.measure.shard_units.flat_events import UNEVEN, flat_events
 from dptune.measure.shard_units.groups import groups_of
 from dptune.measure.shard_units.in_flight import InFlight
 from dptune.measure.shard_units.policies import flat_names, policies
+from dptune.measure.shard_units.unseen import PASSES, no_starts, unseen
 from dptune.measure.views import DeviceView, RankView
 from dptune.measured import Missing, Pass, ShardUnits, UnitFigures
+from dptune.measured.shard_units import NOT_SHARDED, ONLY_RECORDED
 from dptune.runfile.communication import FsdpFacts
 from dptune.runfile.facts import Facts
 from dptune.trace.kernels import Work
 
-NO_UNITS = "the trace has no ranges of fully_shard or FullyShardedDataParallel around collectives"
 _NO_SIZE = "the trace does not show the size of each message"
 _NO_FREEING = "the trace does not show when units are freed, or how large they are"
+_NO_STARTS = "no range shows when units start this pass"
 _NOT_GATHERED = "only all-gathers are issued ahead"
 _NOT_WAITED = "no other rank was matched"
 _NOT_SPLIT = "calls of several ranks could not be matched, so exposed times include waiting for late ranks"
@@ -68,7 +70,12 @@ def shard_units(
     except Missing as missing:
         return None, missing.reason
     counts = {len({start.unit for start in events.starts}) for events in found if events.numbered}
-    return (None, UNEVEN) if len(counts) > 1 else (_figures_of(spent, found, phased, collectives, facts), NO_UNITS)
+    if len(counts) > 1:
+        return None, UNEVEN
+    gaps = unseen(spent, found, ranks, facts)
+    return _figures_of(spent, found, phased, collectives, facts, gaps), ONLY_RECORDED if policies(
+        facts
+    ) else NOT_SHARDED
 
 
 def _events_of(view: RankView, device: DeviceView, ranks: Sequence[RankCalls], names: Sequence[str]) -> UnitEvents:
@@ -86,14 +93,16 @@ def _figures_of(
     phased: Phased | str,
     collectives: Sequence[MatchedCollective],
     facts: Mapping[int, Facts],
+    gaps: list[str],
 ) -> ShardUnits | None:
-    """`found`: what the units of each device do."""
+    """`found`: what the units of each device do; `gaps`: what of it the traces do not show."""
     rows: defaultdict[_Key, _Row] = defaultdict(_Row)
     last = _last_ranks(collectives)
     depths: Counter[Pass] = Counter()
     sizes, reduced = _recorded_sizes(facts), _reduced_sizes(facts)
     computed: Counter[Pass] = Counter()
     held: list[int] = []
+    unstarted = {each for events in found for each in PASSES if no_starts(events, each)}
     for at, (spent_by, (begun, freed, sent, _)) in enumerate(zip(spent, found, strict=True)):
         view, device, _ = spent_by
         name = device.operations.device
@@ -120,7 +129,7 @@ def _figures_of(
             held.append(_held_bytes(sent, freed, sizes))
     if not rows:
         return None
-    steps = sum(len(device.windows) for _, device, _ in spent)
+    steps = sum(len(device.windows) for (_, device, _), events in zip(spent, found, strict=True) if events.calls)
     order = sorted(rows, key=lambda key: (key[0] == "backward", median(rows[key].positions_ns), key))
     sized = {unit for _, unit, _ in rows} <= sizes.keys()
     return ShardUnits.of(
@@ -131,7 +140,12 @@ def _figures_of(
         policies=policies(facts),
         groups=groups_of(spent, [events.calls for events in found], collectives),
         numbered=any(events.numbered for events in found),
-        rows=[_figures(key, rows[key], steps, {_GATHER: sizes, _REDUCE: reduced}) for key in order],
+        rows=[
+            _figures(key, rows[key], steps, {_GATHER: sizes, _REDUCE: reduced}, starts_seen=key[0] not in unstarted)
+            for key in order
+        ],
+        rank_steps=steps,
+        unseen=gaps,
         forward_depth=depths["forward"],
         backward_depth=depths["backward"],
         forward_compute_ns=computed["forward"],
@@ -271,7 +285,9 @@ def _held_bytes(sent: Sequence[UnitCall], freed: Sequence[UnitEvent], sizes: Map
     return most
 
 
-def _figures(key: _Key, row: _Row, steps: int, sizes: Mapping[str, Mapping[str, int]]) -> UnitFigures:
+def _figures(
+    key: _Key, row: _Row, steps: int, sizes: Mapping[str, Mapping[str, int]], *, starts_seen: bool
+) -> UnitFigures:
     """`sizes`: bytes by kind and unit, where the trace does not show them."""
     direction, unit, kind = key
     messages = {call.message_bytes for call in row.calls if call.message_bytes is not None}
@@ -283,6 +299,7 @@ def _figures(key: _Key, row: _Row, steps: int, sizes: Mapping[str, Mapping[str, 
         {
             "message_bytes": (size, _NO_SIZE),
             "waiting_ns": (row.waiting_ns if split else None, _NOT_SPLIT),
+            "neighbour_compute_ns": (row.neighbour_ns if starts_seen else None, _NO_STARTS),
             "prefetched_share": (ahead, _NOT_GATHERED),
             "waited_for": (last[0][0] if last else None, _NOT_WAITED),
         },
@@ -294,5 +311,4 @@ def _figures(key: _Key, row: _Row, steps: int, sizes: Mapping[str, Mapping[str, 
         shortest_ns=min(call.dur_ns for call in row.calls),
         hidden_ns=row.hidden_ns,
         exposed_ns=row.exposed_ns,
-        neighbour_compute_ns=row.neighbour_ns,
     )

@@ -15,12 +15,13 @@ def shard_units(report: Report) -> Iterator[Section]:
     found = report.measured.known("shard_units")
     if found is None:
         if why := fsdp.no_table(report):
-            yield Section("shard-units", "FSDP units (traced times)", "FSDP units", paragraph(why))
+            yield Section("shard-units", fsdp.TITLE, "FSDP units", paragraph(why))
         return
+    partial = "".join(paragraph(fsdp.partial(gap)) for gap in found.unseen)
     policies = "".join(paragraph(fsdp.policy_words(policy)) for policy in found.policies)
     passes = table(*fsdp.sums(report, found), "FSDP units by pass")
     remarks = "".join(paragraph(remark) for remark in fsdp.remarks(report, found))
-    every = table(*fsdp.units(report, found.rows), "FSDP units")
+    every = table(*fsdp.units(report, found, found.rows), "FSDP units")
     waits = table(*fsdp.groups(report, found), "Waiting by process group") if len(found.groups) > 1 else ""
-    body = f"{policies}{passes}{remarks}{every}{waits}{note(fsdp.words(report, found))}"
-    yield Section("shard-units", "FSDP units (traced times)", "FSDP units", body)
+    body = f"{partial}{policies}{passes}{remarks}{every}{waits}{note(fsdp.words(report, found))}"
+    yield Section("shard-units", fsdp.TITLE, "FSDP units", body)

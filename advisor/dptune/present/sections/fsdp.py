@@ -6,19 +6,22 @@ from collections.abc import Iterator, Sequence
 
 from dptune.advice import Report
 from dptune.measured import Missing, Pass, ProcessGroupFigures, ShardPolicy, ShardUnits, UnitFigures, UnitGroup
+from dptune.measured.figure import digits
+from dptune.measured.shard_units import ONLY_RECORDED
 from dptune.present.amounts import Hole, data, ns_as_ms, percent, several, shown
 from dptune.present.lines import Line, heading, wrapped
 from dptune.present.process_groups import group_name, rank_list
 from dptune.present.table import Cell, Column, table
 
+TITLE = "FSDP units (ms per rank and step, traced)"
 _AT_MOST = 8
 _TIMES = (Column("hidden"), Column("exposed"), Column("waiting"))
 _HIDEABLE = Column("hideable")
 _SUMS = (Column("collectives", right=False), Column("units"), Column("size"))
 _UNITS = (Column("unit", right=False, least=8), Column("collectives", right=False), Column("size"))
 _WORDS = (
-    "Times: ms per rank and step (traced); while collectives overlap, time counts for the first. Size: one call of "
-    "each unit. Ahead: gathers issued before the previous unit started."
+    "While collectives overlap, time counts for the first. Size: one call of each unit. Ahead: gathers issued before "
+    "the previous unit started."
 )
 _WAITING_WORDS = " Waiting: the part of exposed spent waiting for late ranks."
 _HIDEABLE_WORDS = (
@@ -45,16 +48,18 @@ def fsdp(report: Report, width: int) -> Iterator[Line]:
     found = report.measured.known("shard_units")
     if found is None:
         if why := no_table(report):
-            yield from heading("FSDP units", width)
+            yield from heading(TITLE, width)
             yield from wrapped(why, width, "  ")
         return
-    yield from heading("FSDP units", width)
+    yield from heading(TITLE, width)
+    for gap in found.unseen:
+        yield from wrapped(partial(gap), width, "  ", "    ", role="warning")
     for policy in found.policies:
         yield from wrapped(policy_words(policy), width, "  ", "    ")
     yield from table(*sums(report, found), width)
     most = sorted((row for row in found.rows if row.exposed_ns), key=lambda row: -row.exposed_ns)[:_AT_MOST]
     in_order = [row for row in found.rows if row in most]
-    yield from table(*units(report, in_order), width)
+    yield from table(*units(report, found, in_order), width)
     if len(in_order) < len(found.rows):
         left = several(len(found.rows) - len(in_order), "row") + " with less exposed time: see --format json"
         yield from wrapped(left, width, "  ", role="dim")
@@ -71,24 +76,32 @@ def fsdp(report: Report, width: int) -> Iterator[Line]:
 
 def no_table(report: Report) -> str:
     """Why the collectives of FSDP's hooks are not listed by unit; empty where they are, or where there are none."""
-    sharding = report.measured.known("sharding")
-    if report.measured.known("shard_units") is not None or sharding is None or not sharding.communication_ns:
+    if report.measured.known("shard_units") is not None:
         return ""
-    why = report.measured.missing["shard_units"]
+    why, sharding = report.measured.missing["shard_units"], report.measured.known("sharding")
+    if why != ONLY_RECORDED and (sharding is None or not sharding.communication_ns):
+        return ""
     return f"No table by unit: {why}. The section Collectives lists FSDP's collectives by kind and size."
+
+
+def partial(gap: str) -> str:
+    """What the traces do not show of the units, as a sentence."""
+    return f"Partial data: {gap}."
 
 
 def sums(report: Report, found: ShardUnits) -> Table:
     """The passes with all units together."""
     kinds = list(dict.fromkeys((row.direction, row.kind) for row in found.rows))
     by_kind = [[row for row in found.rows if (row.direction, row.kind) == key] for key in kinds]
-    cells = [[_name(rows[0]), str(len(rows)), _size(rows), *_times(report, rows), _issued(rows)] for rows in by_kind]
+    cells = [
+        [_name(rows[0]), str(len(rows)), _size(rows), *_times(report, found, rows), _issued(rows)] for rows in by_kind
+    ]
     return (*_SUMS, *_columns(report), Column("ahead")), cells
 
 
-def units(report: Report, rows: Sequence[UnitFigures]) -> Table:
+def units(report: Report, found: ShardUnits, rows: Sequence[UnitFigures]) -> Table:
     """These units, by themselves."""
-    cells = [[row.unit or "(root)", _name(row), _size([row]), *_times(report, [row])] for row in rows]
+    cells = [[row.unit or "(root)", _name(row), _size([row]), *_times(report, found, [row])] for row in rows]
     return (*_UNITS, *_columns(report)), cells
 
 
@@ -112,10 +125,10 @@ def remarks(report: Report, found: ShardUnits) -> Iterator[str]:
     """Why passes expose communication, who is waited for, how far units are gathered ahead."""
     if _on_gpu(report):
         for direction in dict.fromkeys(row.direction for row in found.rows):
-            yield _why(found, direction, _steps(report))
+            yield _why(found, direction)
     else:
         yield "On a CPU, FSDP's collectives block the script: no compute hides them."
-    yield from filter(None, (_waited_for(found), _ahead(found)))
+    yield from filter(None, (_repeated(found), _waited_for(found), _ahead(found)))
 
 
 def words(report: Report, found: ShardUnits) -> str:
@@ -131,11 +144,6 @@ def _on_gpu(report: Report) -> bool:
 
 def _columns(report: Report) -> tuple[Column, ...]:
     return (*_TIMES, _HIDEABLE) if _on_gpu(report) else _TIMES
-
-
-def _steps(report: Report) -> int:
-    """The steps of all ranks together."""
-    return sum(max((len(device.steps) for device in rank.devices), default=0) for rank in report.measured.ranks)
 
 
 def policy_words(policy: ShardPolicy) -> str:
@@ -163,15 +171,17 @@ def policy_words(policy: ShardPolicy) -> str:
     return f"{several(policy.units, 'unit')} ({modules}){where}{largest}: mesh {mesh}, {given or 'defaults'}."
 
 
-def _why(found: ShardUnits, direction: Pass, steps: int) -> str:
+def _why(found: ShardUnits, direction: Pass) -> str:
     """Why communication of a pass is exposed: more of it than compute, or gathers that are not issued ahead."""
-    rows = [row for row in found.rows if row.direction == direction]
+    rows, steps = [row for row in found.rows if row.direction == direction], found.rank_steps
     compute_ns = found.forward_compute_ns if direction == "forward" else found.backward_compute_ns
     sent_ns = sum(row.hidden_ns + row.sending_ns for row in rows)
     exposed_ns = sum(row.sending_ns for row in rows)
-    amounts = f"{direction.capitalize()} passes: {_ms(compute_ns, steps)} ms of compute, {_ms(sent_ns, steps)} ms of "
     split = all(row.known("waiting_ns") is not None for row in rows)
-    amounts += "communication without waiting" if split else "communication, with waiting"
+    sent = f"{_ms(sent_ns, steps)} ms of communication{' without waiting' if split else ', with waiting'}"
+    if found.unseen:
+        return f"{direction.capitalize()} passes: {sent}, of which {_ms(exposed_ns, steps)} ms are exposed."
+    amounts = f"{direction.capitalize()} passes: {_ms(compute_ns, steps)} ms of compute, {sent}"
     if exposed_ns <= _SMALL * compute_ns:
         return f"{amounts}, of which {_ms(exposed_ns, steps)} ms are exposed."
     if sent_ns > compute_ns and not split:
@@ -197,15 +207,17 @@ def _size(rows: Sequence[UnitFigures]) -> Cell:
     return shown(lambda: sum(row.message_bytes for row in rows), data)
 
 
-def _times(report: Report, rows: Sequence[UnitFigures]) -> list[Cell]:
-    found = (
+def _times(report: Report, found: ShardUnits, rows: Sequence[UnitFigures]) -> list[Cell]:
+    sums_ns = (
         lambda: sum(row.hidden_ns for row in rows),
         lambda: sum(row.exposed_ns for row in rows),
         lambda: sum(row.waiting_ns for row in rows),
         lambda: sum(row.hideable_ns for row in rows),
     )
-    steps = _steps(report)
-    return [shown(sum_ns, lambda ns: _ms(ns, steps)) for sum_ns, _ in zip(found, _columns(report), strict=False)]
+    return [
+        shown(sum_ns, lambda ns: _ms(ns, found.rank_steps))
+        for sum_ns, _ in zip(sums_ns, _columns(report), strict=False)
+    ]
 
 
 def _issued(rows: Sequence[UnitFigures]) -> Cell:
@@ -217,6 +229,23 @@ def _issued(rows: Sequence[UnitFigures]) -> Cell:
 
 def _ms(sum_ns: int, steps: int) -> str:
     return ns_as_ms(sum_ns / max(1, steps))
+
+
+def _repeated(found: ShardUnits) -> str:
+    """How often units are gathered, where it is not once in a pass: several micro-batches, or evaluation."""
+    often: dict[Pass, list[float]] = {}
+    for row in found.rows:
+        if row.kind == "all_gather":
+            often.setdefault(row.direction, []).append(row.calls_per_step)
+    if all(times == 1 for each in often.values() for times in each):
+        return ""
+    parts = (f"{_span(times)} in {direction} passes" for direction, times in often.items())
+    return f"All-gathers of each unit per step: {', '.join(parts)} (forward passes include evaluation)."
+
+
+def _span(times: Sequence[float]) -> str:
+    low, high = digits(min(times)), digits(max(times))
+    return low if low == high else f"{low} to {high}"
 
 
 def _waited_for(found: ShardUnits) -> str:

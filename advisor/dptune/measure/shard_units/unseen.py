@@ -1,0 +1,169 @@
+"""What a trace does not show of units: ranks or passes without ranges, units without names, collectives of no unit."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+
+from dptune.measure.communication.matching import RankCalls
+from dptune.measure.device.phases import DeviceTimeline
+from dptune.measure.shard_units.events import UnitEvents, step_of
+from dptune.measure.steps.windows import OUTSIDE
+from dptune.measure.views import RankView
+from dptune.measured import Pass
+from dptune.measured.figure import digits
+from dptune.runfile.facts import Facts
+from dptune.trace.kernels import RANGE_CATEGORIES
+
+_BACKWARD_ENDS = re.compile(r"FSDP::root_post_backward_callback$")
+_GATHER, _REDUCE = "all_gather", "reduce_scatter"
+_NAMES = {_GATHER: "all-gathers", _REDUCE: "reduce-scatters"}
+PASSES: tuple[Pass, Pass] = ("forward", "backward")
+
+_Counts = Counter[tuple[str, Pass, str]]  # unit, pass, kind
+
+
+def unseen(
+    spent: Sequence[DeviceTimeline],
+    found: Sequence[UnitEvents],
+    ranks: Sequence[RankCalls],
+    facts: Mapping[int, Facts],
+) -> list[str]:
+    """Sentences without a full stop; none where all ranks show all units. `found`: of each of `spent`.
+
+    `ranks`: the collectives in steps, of which some may be those of units without ranges.
+    """
+    return [
+        *_ranks_without_units(spent, found),
+        *_ranks_apart(spent, found),
+        *_units_without_ranges(found, facts),
+        *_units_without_names(spent, found),
+        *_passes_without_starts(found),
+        *_gathers_of_no_pass(found),
+        *_of_no_unit(spent, found, ranks),
+    ]
+
+
+def _ranks_without_units(spent: Sequence[DeviceTimeline], found: Sequence[UnitEvents]) -> Iterator[str]:
+    without = sorted({view.rank for (view, _, _), events in zip(spent, found, strict=True) if not events.calls})
+    if without:
+        have = "has" if len(without) == 1 else "have"
+        yield f"{_listed(without)} {have} no ranges of units: figures are those of the other ranks"
+
+
+def _ranks_apart(spent: Sequence[DeviceTimeline], found: Sequence[UnitEvents]) -> Iterator[str]:
+    """Every rank runs the same units as often: compared in the steps that the lowest rank has too."""
+    counted = [
+        (view.rank, _by_step(view, events)) for (view, _, _), events in zip(spent, found, strict=True) if events.calls
+    ]
+    if not counted:
+        return
+    first, usual = counted[0]
+    apart = sorted(
+        {rank for rank, steps in counted[1:] if any(steps[number] != usual[number] for number in steps.keys() & usual)}
+    )
+    if apart:
+        yield f"{_listed(apart)} {'runs' if len(apart) == 1 else 'run'} other units or collectives than rank {first:,}"
+
+
+def _by_step(view: RankView, events: UnitEvents) -> dict[int, _Counts]:
+    steps: dict[int, _Counts] = {}
+    for each in events.calls:
+        number = view.steps[each.step].number
+        steps.setdefault(number, Counter())[each.unit, each.direction, each.call.kind] += 1
+    return steps
+
+
+def _units_without_ranges(found: Sequence[UnitEvents], facts: Mapping[int, Facts]) -> Iterator[str]:
+    recorded = {name for fsdp in (facts[min(facts)].fsdp if facts else []) for name in fsdp.names}
+    if any(events.numbered for events in found):
+        return
+    if left := recorded - {each.unit for events in found for each in events.calls}:
+        yield f"{len(left):,} of {len(recorded):,} recorded units have no ranges around collectives"
+
+
+def _units_without_names(spent: Sequence[DeviceTimeline], found: Sequence[UnitEvents]) -> Iterator[str]:
+    """The root reduces its gradients once in a backward pass: more reductions without a name are of several units."""
+    for (view, _, _), events in zip(spent, found, strict=True):
+        columns = view.columns
+        rows = columns.rows(RANGE_CATEGORIES, _BACKWARD_ENDS.match)
+        passes = Counter(step_of(columns.ts_ns[rows], view.steps).tolist())
+        reduced = Counter(each.step for each in events.calls if (each.unit, each.call.kind) == ("", _REDUCE))
+        if any(0 < passes[step] < reduced[step] for step in reduced):
+            yield "the ranges of several units have no name: they are listed as the root"
+            return
+
+
+def _passes_without_starts(found: Sequence[UnitEvents]) -> Iterator[str]:
+    for direction in PASSES:
+        if any(no_starts(events, direction) for events in found):
+            yield f"no range shows when units start {direction} passes: compute that could hide collectives is unknown"
+
+
+def no_starts(events: UnitEvents, direction: Pass) -> bool:
+    """Whether units send in a pass that, by the trace, none of them starts."""
+    sends = any(each.direction == direction for each in events.calls)
+    return sends and not any(start.direction == direction for start in events.starts)
+
+
+def _gathers_of_no_pass(found: Sequence[UnitEvents]) -> Iterator[str]:
+    """A unit is gathered no more than once in a forward pass: a gather outside of backward ranges may be of neither."""
+    more = total = 0
+    for events in found:
+        if no_starts(events, "forward"):
+            continue
+        starts = Counter((start.step, start.unit) for start in events.starts if start.direction == "forward")
+        gathers = Counter(
+            (each.step, each.unit) for each in events.calls if (each.call.kind, each.direction) == (_GATHER, "forward")
+        )
+        total += gathers.total()
+        more += (gathers - starts).total()
+    if more:
+        yield (
+            f"{more:,} of {total:,} all-gathers listed under forward passes are in the range of no pass: some may be "
+            "those of backward passes"
+        )
+
+
+def _of_no_unit(
+    spent: Sequence[DeviceTimeline], found: Sequence[UnitEvents], ranks: Sequence[RankCalls]
+) -> Iterator[str]:
+    """Collectives as large as those of units, in their process groups, outside of their ranges."""
+    left: Counter[str] = Counter()
+    steps = 0
+    for (view, device, _), events in zip(spent, found, strict=True):
+        smallest = _smallest(events)
+        known = {each.call.row for each in events.calls}
+        groups = {(each.call.kind, each.call.group) for each in events.calls}
+        steps += len(device.windows) if known else 0
+        for of_device in ranks:
+            if (of_device.rank, of_device.device) == (view.rank, device.operations.device):
+                left.update(
+                    call.kind
+                    for call in of_device.calls
+                    if call.row not in known
+                    and call.step != OUTSIDE
+                    and (call.kind, call.group) in groups
+                    and (call.message_bytes or 0) >= smallest.get(call.kind, 1)
+                )
+    for kind in filter(left.__getitem__, _NAMES):
+        yield (
+            f"{_NAMES[kind]} as large as those of units are outside of units' ranges and not listed "
+            f"({digits(left[kind] / steps)} per rank and step)"
+        )
+
+
+def _smallest(events: UnitEvents) -> dict[str, int]:
+    sizes: dict[str, int] = {}
+    for each in events.calls:
+        size = each.call.message_bytes
+        if size is not None:
+            sizes[each.call.kind] = min(size, sizes.get(each.call.kind, size))
+    return sizes
+
+
+def _listed(ranks: Sequence[int]) -> str:
+    few = ", ".join(f"{rank:,}" for rank in ranks[:3])
+    more = f" and {len(ranks) - 3:,} more" if len(ranks) > 3 else ""
+    return f"{'rank' if len(ranks) == 1 else 'ranks'} {few}{more}"

@@ -1,0 +1,143 @@
+"""Ranges of units that a trace lacks are reported, and no verdict rests on what is left."""
+
+import gzip
+import json
+import re
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from dptune.measured.shard_units import NOT_SHARDED, ONLY_RECORDED
+from dptune.present.sections.fsdp import fsdp, no_table
+
+from .. import reading  # noqa: TID252 - tests are no installed package
+
+SAMPLE = Path(__file__).parents[2] / "sample_traces" / "gpu" / "ranks-nccl-fsdp"
+VERDICTS = ("enough compute", "stay exposed")
+
+
+def changed(folder, change, *, ranks=(0, 1), facts=True):
+    """The recording of two ranks on a card, with the names of FSDP's ranges changed; None leaves a range out."""
+    for path in filter(Path.is_file, SAMPLE.iterdir()):
+        if (rank := re.match(r"rank-0000(\d)\.trace", path.name)) is None:
+            if facts:
+                (folder / path.name).write_bytes(path.read_bytes())
+            continue
+        trace = json.loads(gzip.decompress(path.read_bytes()))
+        if int(rank[1]) in ranks:
+            trace["traceEvents"] = [event for event in map(renamed(change), trace["traceEvents"]) if event is not None]
+        (folder / path.name).write_bytes(gzip.compress(json.dumps(trace).encode(), 1))
+    return reading.measured(folder)
+
+
+def renamed(change):
+    def new(event):
+        if not str(event.get("name", "")).startswith("FSDP::"):
+            return event
+        name = change(event["name"])
+        return None if name is None else event | {"name": name}
+
+    return new
+
+
+def without(*words):
+    return lambda name: None if any(word in name for word in words) else name
+
+
+def shown(measured):
+    """The section as one line of text."""
+    lines = fsdp(SimpleNamespace(measured=measured), 80)
+    return " ".join("".join(span.text for span in line).strip() for line in lines)
+
+
+CASES = {
+    "a rank without ranges": (
+        {"change": without("FSDP"), "ranks": (1,)},
+        ["rank 1 has no ranges of units: figures are those of the other ranks"],
+    ),
+    "ranks with other names": (
+        {"change": lambda name: name.replace("(layers.", "(blocks."), "ranks": (1,)},
+        ["rank 1 runs other units or collectives than rank 0"],
+    ),
+    "no names": (
+        {"change": lambda name: re.sub(r" \(.*\)", "", name)},
+        ["the ranges of several units have no name: they are listed as the root"],
+    ),
+    "no backward passes": (
+        {"change": without("backward")},
+        [
+            "no range shows when units start backward passes: compute that could hide collectives is unknown",
+            # 6 steps of 2 ranks and 4 units, each gathered twice
+            "48 of 96 all-gathers listed under forward passes are in the range of no pass: some may be those of "
+            "backward passes",
+        ],
+    ),
+    "no forward passes": (
+        {"change": without("pre_forward")},
+        ["no range shows when units start forward passes: compute that could hide collectives is unknown"],
+    ),
+    "a unit without ranges": (
+        {"change": without("layers.2")},
+        [
+            "all-gathers as large as those of units are outside of units' ranges and not listed (2 per rank and step)",
+            "reduce-scatters as large as those of units are outside of units' ranges and not listed "
+            "(1 per rank and step)",
+        ],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_what_is_not_shown_is_reported(tmp_path, case):
+    arguments, gaps = CASES[case]
+    measured = changed(tmp_path, **arguments)
+    assert measured.shard_units.unseen == gaps
+    text = shown(measured)
+    assert all(f"Partial data: {gap}." in text for gap in gaps)
+    assert not any(verdict in text for verdict in VERDICTS)
+
+
+def test_the_whole_recording_lacks_nothing():
+    measured = reading.measured(SAMPLE)
+    assert measured.shard_units.unseen == []
+    assert any(verdict in shown(measured) for verdict in VERDICTS)
+
+
+def test_figures_are_per_step_of_the_ranks_that_show_units(tmp_path):
+    """Of a rank without ranges, no step counts: each unit of the other is still gathered once in a pass."""
+    measured = changed(tmp_path, without("FSDP"), ranks=(1,))
+    found, steps = measured.shard_units, [len(rank.devices[0].steps) for rank in measured.ranks]
+    assert (found.rank_steps, steps) == (6, [6, 6])
+    assert {row.calls_per_step for row in found.rows} == {1.0}
+
+
+def test_compute_is_unknown_where_no_unit_starts(tmp_path):
+    rows = changed(tmp_path, without("pre_forward")).shard_units.rows
+    known = {row.direction: row.known("neighbour_compute_ns") is not None for row in rows}
+    assert known == {"forward": False, "backward": True}
+    assert {row.missing.get("neighbour_compute_ns") for row in rows} == {
+        None,
+        "no range shows when units start this pass",
+    }
+
+
+def test_a_recording_of_fully_shard_without_ranges_says_so(tmp_path):
+    measured = changed(tmp_path, without("FSDP"))
+    assert measured.missing["shard_units"] == ONLY_RECORDED
+    assert f"No table by unit: {ONLY_RECORDED}" in shown(measured)
+
+
+def test_a_trace_without_facts_and_ranges_has_no_section(tmp_path):
+    measured = changed(tmp_path, without("FSDP"), facts=False)
+    assert measured.missing["shard_units"] == NOT_SHARDED
+    assert no_table(SimpleNamespace(measured=measured)) == ""
+    assert shown(measured) == ""
+
+
+def test_how_often_units_are_gathered_is_reported_where_it_is_not_once():
+    often = reading.measured(Path(__file__).parents[1] / "rules" / "recorded" / "runs" / "sharded-micro-batches")
+    once = reading.measured(SAMPLE)
+    words = "All-gathers of each unit per step: 4 in forward passes, 4 in backward passes"
+    assert words in shown(often)
+    assert "All-gathers of each unit" not in shown(once)
