@@ -138,6 +138,6 @@ def test_a_trace_without_facts_and_ranges_has_no_section(tmp_path):
 def test_how_often_units_are_gathered_is_reported_where_it_is_not_once():
     often = reading.measured(Path(__file__).parents[1] / "rules" / "recorded" / "runs" / "sharded-micro-batches")
     once = reading.measured(SAMPLE)
-    words = "All-gathers of each unit per step: 4 in forward passes, 4 in backward passes"
+    words = "All-gathers of each unit per step: 4 in forward passes (forward passes include evaluation)."
     assert words in shown(often)
     assert "All-gathers of each unit" not in shown(once)

@@ -19,6 +19,7 @@ from dptune.whatif.gpu.precision import half_precision
 from dptune.whatif.gpu.program import Program
 
 NO_UNITS = "the trace has no ranges of fully_shard around all-gathers (FullyShardedDataParallel writes none)"
+TAKING_TURNS = "where kernels and collectives take turns"
 _HALVED = ("float", "float32", "fp32")
 
 
@@ -113,6 +114,8 @@ def _prefetched(program: Program, ahead: int, *, backward: bool) -> Program:
         edges.update(_issued_ahead(program, gathers, ahead))
     if not edges:
         return program
+    if backward and program.shared:  # on the one card where it was measured, the step was faster, not slower
+        raise Missing(f"ranks share a GPU, {TAKING_TURNS}: prefetching further in backward passes is not predicted")
     return replace(program, edges=[edges.get(place, each) for place, each in enumerate(program.edges)])
 
 

@@ -29,6 +29,7 @@ from dptune.whatif.gpu.ordering import ordered
 from dptune.whatif.gpu.part_operations import PartOperations
 from dptune.whatif.gpu.parts import Part
 from dptune.whatif.gpu.program import Program
+from dptune.whatif.gpu.sharding import TAKING_TURNS
 from dptune.whatif.gpu.unit_editing import UnitEdit, begins_of_units, hooks_times
 from dptune.whatif.gpu.unit_issuing import Issuing, reduced_after, reduced_in_turn
 from dptune.whatif.gpu.unit_reductions import UnitReduction
@@ -67,7 +68,7 @@ class _Splitting:
         """All passes of all ranks."""
         program, edit = self.before, UnitEdit.of(self.before)
         if program.shared:
-            raise Missing("ranks share a GPU, where kernels and collectives take turns: more units are not predicted")
+            raise Missing(f"ranks share a GPU, {TAKING_TURNS}: more units are not predicted")
         self._without_turns(edit)
         items = PartOperations(edit, Additions.of(program, edit.edges), self.link)
         gathers, units = list[Gather](), list[UnitReduction]()

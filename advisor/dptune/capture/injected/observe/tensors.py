@@ -7,6 +7,7 @@ What only C++ holds, such as the buckets of DistributedDataParallel, is not seen
 from __future__ import annotations
 
 import gc
+import itertools
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -80,12 +81,18 @@ def _storages(found: Iterable[Any], device_kind: str, seen: set[int]) -> Iterato
 
 
 def _blocks(modules: Iterable[Any]) -> tuple[str, list[int]]:
-    """The class and the parameters of each of the modules of the largest list of modules of one class."""
+    """The class and the parameters of each of the modules of the largest list of modules of one class.
+
+    Also of a part of a list, as between a first and a last layer, where these modules hold others.
+    """
     most: tuple[str, list[int]] = ("", [])
     for module in modules:
-        if isinstance(module, (nn.ModuleList, nn.Sequential)) and len(module) > 1:
-            kinds = {type(block).__name__.removeprefix("FSDP") for block in module}
-            sizes = [sum(map(_bytes, block.parameters())) for block in module]
-            if len(kinds) == 1 and sum(sizes) > sum(most[1]):
-                most = kinds.pop(), sizes
+        if not isinstance(module, (nn.ModuleList, nn.Sequential)):
+            continue
+        for kind, alike in itertools.groupby(module, lambda block: type(block).__name__.removeprefix("FSDP")):
+            blocks = list(alike)
+            whole = len(blocks) == len(module) or all(any(block.children()) for block in blocks)
+            sizes = [sum(map(_bytes, block.parameters())) for block in blocks]
+            if len(blocks) > 1 and whole and sum(sizes) > sum(most[1]):
+                most = kind, sizes
     return most
