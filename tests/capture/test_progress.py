@@ -41,6 +41,12 @@ def test_steps_made_while_the_others_come_to_the_end_are_not_counted() -> None:
     assert log.getvalue() == "dptune: step 35/35 · done\n"
 
 
+def test_a_recording_that_needs_fewer_steps_is_done_at_the_last() -> None:
+    log = io.StringIO()
+    ProgressLine(50, stream=log).show([at(0, 35, "done")])
+    assert log.getvalue() == "dptune: step 35/35 · done\n"
+
+
 def test_quiet_says_nothing() -> None:
     terminal = Terminal()
     line = ProgressLine(35, quiet=True, stream=terminal)

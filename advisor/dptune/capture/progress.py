@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
 
-from dptune.capture.injected.record.plan import UNRECORDED
+from dptune.capture.injected.record.plan import DONE, UNRECORDED
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,8 @@ class ProgressLine:
             phase, text = "starting", "waiting for the first optimizer step"
         else:
             phase = f"{slowest.phase}{self._notes.get(slowest.phase, '')}"
-            text = f"step {min(slowest.step, self._total)}/{self._total} · {phase}"
+            total = min(slowest.step, self._total) if slowest.phase == DONE else self._total  # fewer where times agree
+            text = f"step {min(slowest.step, total)}/{total} · {phase}"
         shown = text if self._terminal else phase
         if shown == self._last:
             return
