@@ -2,6 +2,7 @@ import pytest
 
 from dptune.measured import MemoryFigures
 from dptune.runfile.script_profiler import ScriptProfilerFacts
+from dptune.runfile.window import Window
 
 
 def test_switches_of_any_rank(ask, make_measured, make_facts):
@@ -19,6 +20,16 @@ def test_switches_of_any_rank(ask, make_measured, make_facts):
     ]
     assert (advice.kind, advice.impact) == ("risk", "medium")
     assert advice.remedy == "Turn off anomaly detection."
+
+
+@pytest.mark.parametrize(("times", "found"), [(0, 0), (9, 0), (10, 1), (20, 1)])
+def test_anomaly_detection_as_a_context_of_steps(ask, make_measured, make_facts, times, found):
+    """The mode is off again when facts are read; of 20 recorded steps half at least have it."""
+    window = {"windows": [Window("untraced", 3, [10_000_000] * 20)], "settings": {"anomaly_mode": False}}
+    facts = make_facts(**window, anomaly_where="train.py:14", anomaly_times=times)
+    advice = ask("DP605", make_measured(), [facts])
+    assert [each.title for each in advice] == ["Debug options are on: anomaly detection"] * found
+    assert [each.remedy for each in advice] == ["Turn off anomaly detection (train.py:14)."] * found
 
 
 def test_a_switch_that_is_on_whatever_it_is_set_to_can_only_be_taken_out(ask, make_measured, make_facts):

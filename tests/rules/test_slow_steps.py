@@ -246,6 +246,18 @@ def test_an_evaluation_with_gradients_enabled_runs_without_them_first(ask, make_
     assert "no_grad" not in checkpoint.remedy
 
 
+@pytest.mark.parametrize(("function", "named"), [("Model.long_runs", 1), ("Model.other", 0)])
+def test_an_evaluation_inside_a_hook_is_known_by_the_function_that_puts_the_model_into_its_mode(
+    ask, make_measured, make_facts, function, named
+):
+    path = ("fit (train.py:44)", "Model.on_train_batch_end (train.py:52)", "Model.long_runs (train.py:20)")
+    ours = run_of(make_facts, [((path, {}), every(5, 4, 200))])
+    ours.evaluates_with_graphs = f"{function} (train.py:18)"
+    (advice,) = ask("DP703", make_measured(world=1), [ours])
+    assert advice.title.startswith("`Model.on_train_batch_end` (train.py:52)")
+    assert advice.remedy.count("Run it under `torch.no_grad()`") == named
+
+
 @pytest.mark.parametrize(
     "hiccups",
     [

@@ -124,7 +124,7 @@ def _switches(facts: Sequence[Facts]) -> Iterator[Finding]:
     left_on: dict[str, str] = {}
     for rank in facts:
         left_on |= {f"{name}={value}": _EFFECTS[name] for name, value in rank.debug_switches.items()}
-        if rank.settings.get("anomaly_mode"):
+        if rank.detects_anomalies:
             left_on["torch.autograd.detect_anomaly"] = "every backward operation is checked for NaN"
     for switch, effect in left_on.items():
         text = f"{switch} is on: {effect}. Switch it off and record again: times include its cost"

@@ -26,7 +26,7 @@ from dptune.runfile.loader_lines import HotFunction, hottest_in_loader, least_wa
 from dptune.runfile.memory_growth import MemoryGrowth, memory_growth
 from dptune.runfile.repeated_forward import RepeatedForwardFacts
 from dptune.runfile.same_results import SameResultFacts
-from dptune.runfile.slow_steps import SlowSteps, slow_steps
+from dptune.runfile.slow_steps import SlowSteps, share_inside, slow_steps
 from dptune.runfile.unaveraged import unaveraged_agree
 from dptune.runfile.work_between import HostWork, work_between
 from dptune.runfile.work_kinds import kind_of
@@ -189,6 +189,11 @@ class RecordedView:
         if not any((window := facts.window("untraced")) and window.steps for facts in self.facts):
             raise Missing("no untraced steps were timed")
         return slow_steps(self.facts, times)
+
+    def share_inside(self, cause: SlowSteps, function: str) -> float:
+        """The share of what makes steps slow that is spent in a function of the script, by stack samples."""
+        window = next(facts for facts in self.facts if facts.rank == cause.rank).window("untraced")
+        return 0.0 if window is None else share_inside(cause, window, function)
 
     def work_between(self) -> list[HostWork]:
         """Logging, metrics, plotting and saving in the usual steps, by function and line, most time first.

@@ -199,27 +199,27 @@ class Facts:
     `same_results` functions that compute the same in every step; `histories` lines that join all steps so far in each;
     `keeps_logits` the line of a Trainer of transformers whose evaluation keeps all logits for `compute_metrics`;
     `library_calls` the script's calls that set up a library, as `TrainingArguments`; `scaled_clipping` the line that
-    clips gradients before they are unscaled; `anomaly_where` the line that turned anomaly detection on;
-    `script_profiler` the profiler that the script itself runs; `grad_scaler_where` that of an enabled GradScaler, else
-    of one that is not; `clipping` the lines that clip gradients, and whether steps use the clipped ones; `step_values`
-    what ranks compare of a step; `policy_ratios` ratios of policies that losses clip; `causal_masks` language models
-    that attend to the tokens to predict; `softmax_dimensions` softmax over another dimension than that of its use;
-    `divergence_weights` KL divergences that count far more or less than the reconstruction; `padded_attention`
-    attention to padding; `counted_padding` padding among the targets of losses; `saved_files` the files that
-    `torch.save` wrote; `training_mode` models that are evaluated in training mode; `unreached` parameters that get no
-    gradient; `zero_rates` optimizers that step at a learning rate of zero; `unrestored_states` optimizers that start
-    without the state that a loaded checkpoint has; `planned_epochs` the iterations of the loop around the loop that
-    draws batches; `ends_early` whether the latter may end before its loader; `plateaus` the values that each
-    `ReduceLROnPlateau` decides by; `joins` whether DDP's `join` handles uneven inputs; `undivided_losses` steps that
-    use the gradients of several backward passes; `norm_samples` BatchNorm layers of few samples; `active_dropouts`
-    dropout in any mode; `step_draws` random numbers that steps draw; `decisions` what the rank decides by scores;
-    `frozen_features` modules that no optimizer trains; `unread_results` what nothing reads; `wrapped_integers` lines
-    whose narrow integers wrap around; `misplaced_views` views where a transpose is meant; `sorted_labels` a data set
-    that is sorted by label and not shuffled; `split_windows` overlapping windows of which some are held out;
-    `dtype_speeds` how fast a CPU computes in the 16-bit dtypes the script uses; `call_ns` what calling an operator
-    takes on a CPU; `hooks` those on modules that steps register; `hook_calls` forward hooks whose results nothing
-    reads; `cpu_peak` the peak FLOP/s of a CPU, after the last window; `steps` how many optimizer steps were counted;
-    `ended` how this rank's part ended (first `recording`).
+    clips gradients before they are unscaled; `anomaly_where` the line that turned anomaly detection on, `anomaly_times`
+    how many times; `script_profiler` the profiler that the script itself runs; `grad_scaler_where` that of an enabled
+    GradScaler, else of one that is not; `clipping` the lines that clip gradients, and whether steps use the clipped
+    ones; `step_values` what ranks compare of a step; `policy_ratios` ratios of policies that losses clip;
+    `causal_masks` language models that attend to the tokens to predict; `softmax_dimensions` softmax over another
+    dimension than that of its use; `divergence_weights` KL divergences that count far more or less than the
+    reconstruction; `padded_attention` attention to padding; `counted_padding` padding among the targets of losses;
+    `saved_files` the files that `torch.save` wrote; `training_mode` models that are evaluated in training mode;
+    `unreached` parameters that get no gradient; `zero_rates` optimizers that step at a learning rate of zero;
+    `unrestored_states` optimizers that start without the state that a loaded checkpoint has; `planned_epochs` the
+    iterations of the loop around the loop that draws batches; `ends_early` whether the latter may end before its
+    loader; `plateaus` the values that each `ReduceLROnPlateau` decides by; `joins` whether DDP's `join` handles uneven
+    inputs; `undivided_losses` steps that use the gradients of several backward passes; `norm_samples` BatchNorm layers
+    of few samples; `active_dropouts` dropout in any mode; `step_draws` random numbers that steps draw; `decisions` what
+    the rank decides by scores; `frozen_features` modules that no optimizer trains; `unread_results` what nothing reads;
+    `wrapped_integers` lines whose narrow integers wrap around; `misplaced_views` views where a transpose is meant;
+    `sorted_labels` a data set that is sorted by label and not shuffled; `split_windows` overlapping windows of which
+    some are held out; `dtype_speeds` how fast a CPU computes in the 16-bit dtypes the script uses; `call_ns` what
+    calling an operator takes on a CPU; `hooks` those on modules that steps register; `hook_calls` forward hooks whose
+    results nothing reads; `cpu_peak` the peak FLOP/s of a CPU, after the last window; `steps` how many optimizer steps
+    were counted; `ended` how this rank's part ended (first `recording`).
     """
 
     rank: int
@@ -312,6 +312,7 @@ class Facts:
     library_calls: list[LibraryCallFacts] = field(default_factory=list)
     hooks: list[RegisteredHookFacts] = field(default_factory=list)
     anomaly_where: str | None = None
+    anomaly_times: int = 0
     script_profiler: ScriptProfilerFacts | None = None
     grad_scaler_where: str | None = None
     clipping: list[ClippingFacts] = field(default_factory=list)
@@ -338,6 +339,12 @@ class Facts:
         """Which of these facts could not be read, and why; empty where each is known."""
         lost = next((name for name in names if name in self.unread and not getattr(self, name)), None)
         return "" if lost is None else f"`{lost}` of rank {self.rank} could not be read: {self.unread[lost]:.200}"
+
+    @property
+    def detects_anomalies(self) -> bool:
+        """Whether anomaly detection stays on, or is turned on for at least every second recorded step."""
+        steps = sum(window.steps for window in self.windows)
+        return bool(self.settings.get("anomaly_mode")) or 0 < steps <= 2 * self.anomaly_times
 
     @property
     def debug_switches(self) -> dict[str, str]:

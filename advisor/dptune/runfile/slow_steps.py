@@ -160,6 +160,19 @@ def _acts(places: Sequence[SampledFacts], where: str) -> bool:
     return acts(functions, {place.through for place in inside})
 
 
+def share_inside(cause: SlowSteps, window: Window, function: str) -> float:
+    """The share of a cause's samples, in the steps that it slows, in which a function of the script runs."""
+    inside = whole = 0
+    for place in window.sampled:
+        lines = [_split(line) for line in place.path]
+        if cause.where not in {where for _, where in lines}:
+            continue
+        spent_ns = sum(ns for at, ns in zip(place.steps, place.spent_ns, strict=False) if at in cause.steps)
+        whole += spent_ns
+        inside += spent_ns if function in {name for name, _ in lines} else 0
+    return inside / whole if whole else 0.0
+
+
 def share_of(cause: SlowSteps, durations_ns: Sequence[int]) -> Share:
     """The share of the time that is saved without this cause, if slow steps are as frequent as their period says.
 

@@ -3,8 +3,9 @@
 ## What it measures
 
 `CUDA_LAUNCH_BLOCKING`, `TORCH_DISTRIBUTED_DEBUG=DETAIL` and `PYTORCH_NO_CUDA_MEMORY_CACHING` in the environment of the
-ranks, torch's anomaly detection, and a profiler of the script itself that keeps recording. Any trace shows two of them
-by their effect: launches that block until their kernel ends, and driver calls that allocate and free each tensor.
+ranks, torch's anomaly detection (on for the whole run, or as a context of at least every second step), and a profiler
+of the script itself that keeps recording. Any trace shows two of them by their effect: launches that block until their
+kernel ends, and driver calls that allocate and free each tensor.
 
 ## Why it matters
 
@@ -82,7 +83,7 @@ def check(run: RunView) -> Iterator[Advice]:
         return
     yield from _profiler(run)
     on = {name: value for facts in run.facts for name, value in facts.debug_switches.items()}
-    anomaly = any(rank_facts.settings.get("anomaly_mode") for rank_facts in run.facts)
+    anomaly = any(rank_facts.detects_anomalies for rank_facts in run.facts)
     if not on and not anomaly:
         return
     named = [*(f"{name}={value}" for name, value in on.items()), *(["anomaly detection"] if anomaly else [])]

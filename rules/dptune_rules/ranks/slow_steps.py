@@ -27,9 +27,9 @@ it: the mean step does.
 
 - Checkpoints: less often, in a thread or a process of their own (`torch.distributed.checkpoint.async_save`), or from a
   copy in memory.
-- Evaluation: under `torch.no_grad()`, if gradients are enabled in it; on fewer samples, less often, on all ranks, or in
-  another job. The transformers Trainer keeps all logits for `compute_metrics`: `preprocess_logits_for_metrics` reduces
-  them batch by batch.
+- Evaluation: under `torch.no_grad()`, if gradients are enabled in it (also if it is part of another function); on
+  fewer samples, less often, on all ranks, or in another job. The transformers Trainer keeps all logits for
+  `compute_metrics`: `preprocess_logits_for_metrics` reduces them batch by batch.
 - Logging: if values are printed every tenth step, do not read them from the device in every step.
 
 If the cause was sampled, the saving is predicted: the extra time of the slow steps as a share of all timed steps, minus
@@ -62,6 +62,7 @@ from dptune_rules.call_paths import call_path_evidence
 from dptune_rules.known import known
 
 FEWER = 2  # times as many samples in a batch of training: from here on the batch of evaluation is small
+MOSTLY = 0.5  # of the samples of a cause
 NOTICED = 1  # rank: where it is the only one, its number says nothing
 
 TIMES = Threshold("times", 1.5, "from here a traced step also counts as an outlier")
@@ -256,7 +257,9 @@ def _held_out_batch(run: RunView, cause: SlowSteps) -> str:
 def _graphs_built(run: RunView, cause: SlowSteps) -> str:
     """What to say of an evaluation that runs with gradients enabled."""
     function = next((facts.evaluates_with_graphs for facts in run.facts if facts.evaluates_with_graphs), None)
-    if function is None or cause.kind != "evaluation":
+    if function is None:
+        return ""
+    if cause.kind != "evaluation" and run.share_inside(cause, function.partition(" (")[0]) < MOSTLY:
         return ""
     return (
         f"Run it under `torch.no_grad()`: gradients are enabled in {function}, so each forward pass builds a graph "

@@ -10,14 +10,15 @@ from typing import Any
 import torch
 from torch.autograd import anomaly_mode
 
-from dptune.capture.injected.observe.places import users_line
+from dptune.capture.injected.observe.places import OURS, users_line
 
 
 class Anomaly:
-    """The last line that turned it on, for the rest of the run or for a block."""
+    """The last line that turned it on, for the rest of the run or for a block, and how many times any did."""
 
     def __init__(self) -> None:
         self.where: str | None = None
+        self.times = 0
 
     def install(self) -> None:
         """Wrap what turns it on."""
@@ -31,8 +32,9 @@ class Anomaly:
         def watched(this: Any, *args: Any, **kwargs: Any) -> Any:
             result = turn_on(this, *args, **kwargs)
             with contextlib.suppress(Exception):
-                if torch.is_anomaly_enabled():
-                    self.where = users_line(sys._getframe(1))
+                frame = sys._getframe(1)
+                if torch.is_anomaly_enabled() and not frame.f_code.co_filename.startswith(OURS):
+                    self.where, self.times = users_line(frame), self.times + 1
             return result
 
         setattr(kind, method, watched)

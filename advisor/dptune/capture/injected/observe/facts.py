@@ -133,6 +133,7 @@ def gather(facts: Facts, observers: Observers) -> None:
         "hooks": observers.hooks.facts,
         "script_profiler": observers.script_profilers.facts,
         "anomaly_where": lambda: observers.anomaly.where,
+        "anomaly_times": lambda: observers.anomaly.times,
         "keeps_logits": lambda: _keeps_logits(places),
         "unaveraged": lambda: observers.unaveraged.facts() or facts.unaveraged,
         "clipping": observers.clipping.facts,
