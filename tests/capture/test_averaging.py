@@ -57,6 +57,34 @@ ACCUMULATES = """
 """
 
 
+LATE = """
+    import contextlib, torch, torch.distributed as dist
+    dist.init_process_group("gloo")
+    torch.set_num_threads(1)
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(8, 8))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for i in range(60):
+        with model.no_sync() if i % 2 == 0 and {whole} else contextlib.nullcontext():
+            loss = model(torch.randn(4, 8)).square().mean()  # FORWARD
+            with model.no_sync() if i % 2 == 0 else contextlib.nullcontext():
+                loss.backward()  # BACKWARD
+        if i % 2:
+            optimizer.step()
+            optimizer.zero_grad()
+    dist.barrier()
+    dist.destroy_process_group()
+"""
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_no_sync_around_backward_passes_alone(profile: Callable[..., Run], whole: bool) -> None:
+    script = LATE.format(whole=whole)
+    run = profile(script, "--nproc-per-node", "2", *SHORT)
+    assert run.status == 0, run.err
+    lines = [number for number, row in enumerate(script.splitlines(), 1) if "WARD" in row]
+    assert run.facts(0).late_no_sync == ([] if whole else [f"train.py:{line}" for line in lines])
+
+
 def sums(facts: Facts) -> list[float]:
     return facts.windows[-1].parameter_sums
 

@@ -52,6 +52,16 @@ def test_the_place_is_that_of_backward_where_it_is_known(ask, make_measured, mak
     assert str(advice.changes[0].at) == "train.py:57"
 
 
+def test_no_sync_around_backward_passes_alone_has_no_effect(ask, make_measured, make_facts):
+    facts = make_facts(ddp=[DDP], backward_where="train.py:57", late_no_sync=["train.py:54", "train.py:57"])
+    (advice,) = ask("DP102", make_measured(exposed_share=0.6, synchronised=4), [facts])
+    assert advice.title.startswith(
+        "`no_sync` around train.py:57 has no effect: the forward pass (train.py:54) must be inside. Gradients are "
+        "all-reduced 4 times"
+    )
+    assert str(advice.changes[0].at) == "train.py:54"
+
+
 def test_with_a_static_graph_the_first_step_stays_out(ask, make_measured, make_facts):
     """Under `no_sync` from the first step on torch 2.13 fails in the first backward pass."""
     static = DdpFacts("Net", "train.py:31", static_graph=True)

@@ -176,23 +176,24 @@ class Facts:
     `settings` holds torch's switches by their dotted name (`backends.cuda.matmul.allow_tf32`); `environment` the NCCL,
     GLOO, CUDA, OMP and TORCH variables that are set, with secrets redacted; `backward_where` the user's line that calls
     backward, of a pass in which DDP reduced gradients; `unsynced_where` that of the last one before a step on gradients
-    that were not averaged over the ranks; `variables` those that were set from outside; `refused` the settings that
-    were not made or can do nothing here, by the names of knobs, with the reason; `losses` those of the first backward
-    passes; `calls` the collectives that the script calls itself, in `calls_steps` steps; `nccl` what its log contains,
-    if one was requested; `averages_models`: whether the script has an object that averages parameters every N steps
-    (local SGD); `warnings` are torch's of data-parallel training; `engine` the library that wraps model and optimizer
-    (`deepspeed`); `iterators` the lines that make iterators of a DataLoader; `kept` the tensors that stay alive from
-    step to step; `tensors` how large those are, by what they are for; `dense_tables` embedding tables with dense
-    gradients, and how many rows a step uses; `left_out` parameters that get gradients and no optimizer holds;
-    `evaluation_mode` models that are updated in evaluation mode; `evaluates_with_graphs` the function that evaluates
-    with gradients enabled, and has no backward pass; `unaveraged` parameters that DDP does not average; `lost_updates`
-    16-bit parameters that optimizers leave as they were; `repeated_forward` modules that run again within a step on the
-    same inputs; `row_calls` modules that a loop over a list calls with one row each; `slice_calls` with one slice of a
-    tensor each; `cell_loops` loops over recurrent cells; `probability_losses` losses that are given outputs of the
-    wrong kind; `ignored_targets` rows of logits whose targets the loss ignores; `discarded_gradients` gradients that
-    are cleared before an optimizer uses them; `optimizer_gradients` whether optimizer steps have gradients, and new
-    ones; `broadcast_losses` losses that compare each prediction with each target; `gathered_embeddings` embeddings of
-    all ranks that losses use without gradients; `bootstrapped_targets` targets that keep gradients; `target_counts` the
+    that were not averaged over the ranks; `late_no_sync` the lines of a forward pass, and of its backward pass that
+    alone is under `no_sync`; `variables` those that were set from outside; `refused` the settings that were not made or
+    can do nothing here, by the names of knobs, with the reason; `losses` those of the first backward passes; `calls`
+    the collectives that the script calls itself, in `calls_steps` steps; `nccl` what its log contains, if one was
+    requested; `averages_models`: whether the script has an object that averages parameters every N steps (local SGD);
+    `warnings` are torch's of data-parallel training; `engine` the library that wraps model and optimizer (`deepspeed`);
+    `iterators` the lines that make iterators of a DataLoader; `kept` the tensors that stay alive from step to step;
+    `tensors` how large those are, by what they are for; `dense_tables` embedding tables with dense gradients, and how
+    many rows a step uses; `left_out` parameters that get gradients and no optimizer holds; `evaluation_mode` models
+    that are updated in evaluation mode; `evaluates_with_graphs` the function that evaluates with gradients enabled, and
+    has no backward pass; `unaveraged` parameters that DDP does not average; `lost_updates` 16-bit parameters that
+    optimizers leave as they were; `repeated_forward` modules that run again within a step on the same inputs;
+    `row_calls` modules that a loop over a list calls with one row each; `slice_calls` with one slice of a tensor each;
+    `cell_loops` loops over recurrent cells; `probability_losses` losses that are given outputs of the wrong kind;
+    `ignored_targets` rows of logits whose targets the loss ignores; `discarded_gradients` gradients that are cleared
+    before an optimizer uses them; `optimizer_gradients` whether optimizer steps have gradients, and new ones;
+    `broadcast_losses` losses that compare each prediction with each target; `gathered_embeddings` embeddings of all
+    ranks that losses use without gradients; `bootstrapped_targets` targets that keep gradients; `target_counts` the
     targets that losses count; `carried_states` recurrent layers that start with the state after the previous batch;
     `kept_weights` weights that are kept without a copy; `changed_samples` samples that data sets change in place;
     `shifted_labels` how far targets are ahead of token ids; `weight_penalty` squared weights in the loss;
@@ -248,6 +249,7 @@ class Facts:
     steps: int = 0
     backward_where: str | None = None
     unsynced_where: str | None = None
+    late_no_sync: list[str] = field(default_factory=list)
     losses: list[float] = field(default_factory=list)
     noise: NoiseFacts | None = None
     calls: list[CallFacts] = field(default_factory=list)

@@ -19,7 +19,8 @@ observed duration. The wait for a rank that is late by 10 % of the step is left 
 
 ## What to change
 
-Run all micro-batches but the last inside `with model.no_sync():`, forward and backward both. With a trainer that
+Run all micro-batches but the last inside `with model.no_sync():`, forward and backward both: around the backward pass
+alone it has no effect, and dptune names both lines where a recording shows that. With a trainer that
 accumulates (Lightning's `accumulate_grad_batches`, Accelerate's `accumulate`), use its setting.
 
 With `fully_shard`, call `model.set_requires_gradient_sync(micro == accumulate - 1)` before each backward pass. Each
@@ -52,7 +53,7 @@ The sum is the same up to floating-point summation order: local gradients are ad
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from dptune.advice import IMPACTS, Advice, Change, Evidence, Location
 from dptune.measured import Missing
@@ -70,6 +71,9 @@ STATIC_GRAPH = (
     "    loss = model(x)  # forward and backward both inside\n"
     "    loss.backward()  # step: from 0 on; micro: from 0 on in each step"
 )
+
+ALWAYS = "DDP all-reduces in every backward pass. While gradients are accumulated, only the last one is needed."
+LATE = "DDP decides in the forward pass whether the backward pass all-reduces. Only the last one is needed."
 
 RULE = Rule(
     code="DP102",
@@ -104,7 +108,8 @@ def check(run: RunView) -> Iterator[Advice]:
     everything = Evidence(label="exposed communication and waiting", value=exposed, unit="of a step")
     stays = _one_reduction(run) + run.waiting_that_stays
     ceiling = max(share, run.unstretched(run.measured.share("communication_ns") - stays))
-    place = facts.backward_where or wrapped[0].where
+    late = facts.late_no_sync
+    place = late[0] if late else facts.backward_where or wrapped[0].where
     static = bool(wrapped[0].static_graph)
     snippet = STATIC_GRAPH if static else ""
     changes = [Change(knob="ddp.no_sync", now=False, then=True, at=Location.parse(place), snippet=snippet)]
@@ -128,9 +133,9 @@ def check(run: RunView) -> Iterator[Advice]:
         slug=RULE.name,
         kind=RULE.kind,
         impact=impact,
-        title=f"Gradients are all-reduced {synchronised} times per optimizer step; {enough}: "
+        title=f"{_without_effect(late)}Gradients are all-reduced {synchronised} times per optimizer step; {enough}: "
         f"the others take {taken} of a step",
-        why="DDP all-reduces in every backward pass. While gradients are accumulated, only the last one is needed.",
+        why=LATE if late else ALWAYS,
         changes=changes,
         saves=saves,
         confidence="high" if accumulates else "low",
@@ -147,6 +152,14 @@ def check(run: RunView) -> Iterator[Advice]:
         watch=watch,
         fingerprint=f"{RULE.code}:ddp.no_sync:{wrapped[0].module}",
     )
+
+
+def _without_effect(late: Sequence[str]) -> str:
+    """The sentence on `no_sync` around backward passes alone; empty where there is none."""
+    if len(late) < 2:
+        return ""
+    forward, backward = late
+    return f"`no_sync` around {backward} has no effect: the forward pass ({forward}) must be inside. "
 
 
 def _of_units(run: RunView) -> Iterator[Advice]:

@@ -77,6 +77,7 @@ def gather(facts: Facts, observers: Observers) -> None:
         "variables": asked.variables,
         "refused": lambda: {**without_effect.settings(asked.settings, process_rank.device_kind()), **asked.refused},
         "backward_where": lambda: observers.meters.backward_line,
+        "late_no_sync": lambda: observers.meters.late_no_sync,
         "unsynced_where": lambda: observers.averaging.where,
         "warnings": observers.warned.facts,
         "losses": observers.meters.losses,

@@ -31,6 +31,7 @@ from dptune.capture.injected.observe.probability_losses import ProbabilityLosses
 from dptune.capture.injected.observe.unused_gradients import Unused
 
 _LOSSES = 64  # backward passes whose loss is kept
+_FORWARDS = 64  # forward passes whose line is looked up
 
 
 @dataclass
@@ -108,6 +109,9 @@ class Meters:
         self._tallies: defaultdict[int, Tally] = defaultdict(Tally)
         self.backward_line: str | None = None  # of a pass in which DDP reduced gradients, where there is one
         self._is_of_reduced = False
+        self._forward_line: str | None = None  # the last forward pass whose gradients DDP will reduce
+        self._noted_forwards = 0
+        self.late_no_sync: list[str] = []  # lines of a forward pass, and of its backward pass alone under `no_sync`
         self._ready: dict[int, list[int]] = {}  # by DDP module, when each gradient became ready in its last pass
         self._losses: list[torch.Tensor] = []  # detached, and not read while steps are timed: that would synchronise
         self.synchronised_passes = 0
@@ -241,6 +245,9 @@ class Meters:
 
         @functools.wraps(follow)
         def metered(this: Any, output: Any) -> Any:
+            if this.require_backward_grad_sync and self._noted_forwards < _FORWARDS:
+                self._noted_forwards += 1
+                self._forward_line = users_line(sys._getframe(1))
             searches = this.find_unused_parameters and not this.static_graph and this.require_backward_grad_sync
             if not searches or not torch.is_grad_enabled() or torch.compiler.is_compiling():
                 return follow(this, output)
@@ -273,7 +280,7 @@ class Meters:
             self.passes += 1
             tally = self._tallies[threading.get_ident()]
             tally.backwards += 1
-            synchronised = all(module.require_backward_grad_sync for module in self._places.ddp())
+            synchronised = not self._is_under_no_sync()
         if synchronised:
             self.before_pass()
             self.synchronised_passes += 1
@@ -285,6 +292,11 @@ class Meters:
             tally.unsynced_backwards += not reduced
             if self.backward_line is None or (reduced and not self._is_of_reduced):
                 self.backward_line, self._is_of_reduced = users_line(sys._getframe(2)), reduced
+            if reduced and self._forward_line and not self.late_no_sync and self._is_under_no_sync():
+                self.late_no_sync = list(filter(None, (self._forward_line, users_line(sys._getframe(2)))))
+
+    def _is_under_no_sync(self) -> bool:
+        return not all(module.require_backward_grad_sync for module in self._places.ddp())
 
     def _has_reduced(self) -> bool:
         """Whether a gradient of some DDP module has become ready in its reducer since this was last asked.
