@@ -122,6 +122,14 @@ def test_a_fact_with_a_number_that_no_run_has_is_left_out_and_the_others_stay(fo
     assert facts.lacking(name) == f"`{name}` of rank 0 could not be read: {told}, which no run has"
 
 
+def test_the_training_process_has_a_number_among_processes_that_draw(folder):
+    generator = {"name": "Draws.rng", "kind": "Generator", "workers": [-1, 0], "epochs": [0, 0], "states": ["a", "b"]}
+    write(folder, loaders=[LOADER | {"generators": [generator]}])
+    (loader,) = load([folder]).facts[0].loaders
+    assert loader.generators[0].workers == [-1, 0]
+    assert findings(folder) == {}
+
+
 HOOK = {"where": "train.py:3"}
 REPEATED = {"module": "net", "step_ns": [9, 9], "again_ns": [1, 1], "graph_ns": [1, 1], "forward_ns": [5, 5]}
 

@@ -39,6 +39,7 @@ PER_STEP = (
 _SIGNED = (
     *("losses", "learning_rates", "sampler_epoch", "local_rank", "bucket_cap_bytes", "bucket_caps_bytes"),
     "sums",  # of parameters
+    "workers",  # of generators: -1 is the training process
 )
 _LOOKED_THROUGH_APART = ("windows", "settings")  # and torch's switches can be any number
 # torch's switches that are on or off: a word or a number in their place is not what torch returned
