@@ -127,6 +127,7 @@ class Advice(Model):
     why: str = Field(description="the mechanism, in one or two sentences")
     changes: list[Change]
     remedy: str = Field("", description="what to change in the script if it is not a setting: one or two sentences")
+    remedy_first: bool = Field(False, description="whether the remedy comes before the settings in changes")
     saves: Saving | None = Field(None, description="for kind time")
     confidence: Confidence
     evidence: list[Evidence]
@@ -137,8 +138,11 @@ class Advice(Model):
 
     @property
     def place(self) -> Location | None:
-        """The line of the script: that of the first change, else the first one that the title or the evidence names."""
-        of_change = next((change.at for change in self.changes if change.at), None)
+        """The line of the script: that of the first change, else the first one that the title or the evidence names.
+
+        A remedy that comes before the changes is for the line in the title.
+        """
+        of_change = next((change.at for change in self.changes if change.at and not self.remedy_first), None)
         named = _PLACE.search(" ".join([self.title, *(f"{each.label} {each.value}" for each in self.evidence)]))
         return of_change or Location.parse(named[0] if named else None)
 

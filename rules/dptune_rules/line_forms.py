@@ -19,6 +19,8 @@ _REMEDIES = {
     "rows": "Convert the columns to NumPy arrays or tensors once, before training, and index those.",
     "sorting": "Python sorts all values: compute this once per epoch, or use `torch.sort` on one tensor.",
     "weighted": "Each weighted draw sums the weights of all items: draw the items of many steps in one call.",
+    "draws": "Random numbers are drawn one at a time: draw those of a whole batch in one call (`rng.integers(high, "
+    "size=n)`, `torch.randint`), and draw again only those that must be replaced.",
     "deque": "A deque walks to each item that is drawn: keep the items in a list, or in arrays that one index reads.",
     "joining": "All values so far are copied each time: append to a list and join once per epoch, or keep sums.",
     "items": "Each `.item()` reads one value: index with tensors (`table[rows] = losses`), or call `.tolist()` once "

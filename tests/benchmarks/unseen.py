@@ -226,7 +226,7 @@ def _read(place: Path, script: Script) -> dict[str, Any]:
 
 
 def _essentials(advice: dict[str, Any], script: Script) -> dict[str, Any]:
-    kept = ("rule", "slug", "kind", "title", "why", "impact", "confidence", "saves", "changes", "evidence")
+    kept = ("rule", "slug", "kind", "title", "why", "impact", "confidence", "saves", "changes", "remedy", "evidence")
     return {**{key: advice.get(key) for key in kept}, "lines": sorted(_lines_named(advice, script))}
 
 

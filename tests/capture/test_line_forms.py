@@ -60,6 +60,11 @@ def step(model, rows, chosen, text, frame, scores):
     drawn = rng.choice(9, size=3, p=scores)
     any_drawn = rng.choice(9)
     picked = random.sample(rows, 3)
+    other = self.rng.randint(3, 9)
+    several = self.rng.randint(3, 9, 100)
+    wanted = rng.normal(size=9)
+    sides = picture.convert("RGB").resize((8, 8))
+    ids_of = self.tokenizer(text, truncation=True)
     return kept
 
 def log(self, out):
@@ -110,7 +115,12 @@ def line_of(text):
         ("noise = torch", ""),
         ("ids.append", "reading"),
         ("drawn = rng", "weighted"),
-        ("any_drawn", ""),
+        ("any_drawn", "draws"),
+        ("other = ", "draws"),
+        ("several = ", ""),
+        ("wanted = ", ""),
+        ("sides = ", "reading"),
+        ("ids_of = ", "reading"),
         ("picked = ", "deque"),
         ("return kept", ""),
     ],

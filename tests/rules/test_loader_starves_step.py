@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dptune.advise.next_step import advised
 from dptune.measured import InferredFacts, InputFigures, LoadFigures, Missing, PreparingFigures, Trait
 from dptune.runfile.facts import DeviceFacts
 from dptune.runfile.loader import LoaderFacts
@@ -590,6 +591,10 @@ def test_a_slow_line_with_a_known_remedy_comes_before_workers(ask, make_measured
     )
     assert advice.changes[0].then == 2
     assert advice.remedy.startswith("The comparison reads the whole column for each sample")
+    assert advice.remedy_first
+    assert str(advice.place) == "data.py:14"  # not that of the loader
+    assert advised(advice, None, None).startswith("DP501: The comparison reads the whole column")
+    assert "`DataLoader(dataset, ..., num_workers=2" in advised(advice, None, None).partition(" Then: ")[2]
 
 
 def test_workers_with_a_prediction_stay_the_remedy(ask, make_measured, make_facts, predict):

@@ -34,10 +34,10 @@ def advised(advice: Advice, late: Straggler | None, step_ns: int | None) -> str:
     named = f"{advice.rule} (low confidence)" if advice.confidence == "low" else advice.rule
     if advice.threatens_results:
         return f"{named}: {advice.remedy or sentence(advice.title)} Details: `dptune rules explain {advice.rule}`."
-    if advice.changes:
+    if advice.changes and not advice.remedy_first:
         return f"{named}: {_change(advice, step_ns)}"
     if advice.remedy:
-        return f"{named}: {advice.remedy}"
+        return f"{named}: {advice.remedy}" + (f" Then: {_change(advice, step_ns)}" if advice.changes else "")
     if late is not None and late.is_subject_of(advice) and not late.figures.does_more:
         return f"{named}: {compare_ranks(late.figures)}"
     return f"{named}: {sentence(advice.title)} How: `dptune rules explain {advice.rule}`."

@@ -19,13 +19,13 @@ class SampledFacts:
 
     `path` are the script's lines from the outermost on, as `function (file:line)`; `phase` is `loader`, `forward`,
     `backward`, `optimizer`, `collective` or empty, by the outermost of them that it was in; `kind` is `saving`,
-    `logging`, `plotting`, `metrics`, `evaluation` or empty, by the libraries that it was in; `through` is the
-    function of a library that the last line calls, or that of the kind. `form` is the known costly pattern in the
-    source of one of the lines, and `form_at` the index of this line in `path`: `constants` (it calls a function of
-    the script with constants only), `copy`, `tensor` (made of Python values), `reading`, `writing`, `histogram`,
-    `rows` (of a table), `sorting`, `weighted` (draws), `deque` (draws from it), `joining` (of all values so far),
-    `items` or `elements` (a loop over single values); empty if none is known. `loops`: for each line of `path`, the
-    line of the innermost loop of its function around it, 0 without one; `firsts`: the first line of its function.
+    `logging`, `plotting`, `metrics`, `evaluation` or empty, by the libraries that it was in; `through` is the function
+    of a library that the last line calls, or that of the kind. `form` is the known costly pattern in the source of one
+    of the lines, and `form_at` the index of this line in `path`: `constants` (it calls a function of the script with
+    constants only), `copy`, `tensor` (made of Python values), `reading`, `writing`, `histogram`, `rows` (of a table),
+    `sorting`, `weighted` (draws), `draws` (single random numbers), `deque` (draws from it), `joining` (of all values so
+    far), `items` or `elements` (a loop over single values); empty if none is known. `loops`: for each line of `path`,
+    the line of the innermost loop of its function around it, 0 without one; `firsts`: the first line of its function.
     `spent_ns` is the time by step of the window, numbered from 0 in `steps`, and `looks` the number of samples.
     """
 

@@ -326,6 +326,7 @@ def check(run: RunView) -> Iterator[Advice]:
         why=why,
         changes=changes,
         remedy=instead if culprit else "",
+        remedy_first=bool(culprit and instead),
         saves=saves,
         confidence=_confidence(run, now, host - wait),
         evidence=[

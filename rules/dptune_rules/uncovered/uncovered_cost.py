@@ -35,9 +35,9 @@ Look at the function: is it needed in every step? Then, in the order of effort:
 
 If stack samples show that the function spends at least 30 % of its time in lines with a known costly pattern, the
 finding names the line and its remedy. Patterns: a function called with constants only, deepcopy, a tensor made of a
-Python list, parsing, writing, histograms, rows of a table, sorting, weighted draws, draws from a deque, joining all
-values so far, and Python loops over single values. Otherwise it reports how often per step the function runs or calls
-an operator, if that is 16 times or more.
+Python list, parsing, writing, histograms, rows of a table, sorting, weighted draws, single random numbers, draws from a
+deque, joining all values so far, and Python loops over single values. Otherwise it reports how often per step the
+function runs or calls an operator, if that is 16 times or more.
 
 The saving is an upper bound: all of the time in the function. On a CPU, if stack samples of untraced steps find it, the
 saving is predicted: 0.8 to 1.3 times the sampled time, with its sampling error. If only some ranks spend time there,

@@ -168,12 +168,12 @@ def body(card: Advice, report: Report, width: int, indent: str = "", fold_code: 
         if per_sample:
             yield from labelled("", per_sample, width, indent=indent)
     yield from labelled("Why", card.why, width, indent=indent)
+    remedy = list(labelled(*what_to_do(card.remedy), width, indent=indent)) if card.remedy else []
+    yield from remedy if card.remedy_first else ()
     for change in card.changes:
         yield from labelled("Change", _change(change), width, indent=indent)
         yield from code(change.paste, f"{indent}{' ' * 12}" if width >= NARROW else f"{indent}  ", fold_at)
-    if card.remedy:
-        label, words = what_to_do(card.remedy)
-        yield from labelled(label, words, width, indent=indent)
+    yield from () if card.remedy_first else remedy
     for number_of, evidence in enumerate(card.evidence):
         text = _evidence(evidence, measured)
         yield from labelled("" if number_of else "Evidence", text, width, indent=indent, hang="  ")

@@ -36,13 +36,16 @@ _OF_STATE = frozenset(("clone", "cpu", "deepcopy", "to", "numpy"))  # that copie
 _BUILDING = re.compile(r"(?:torch|np|numpy)\.(?:(?:as_)?tensor|Tensor|\w+Tensor|array|asarray)$")
 _READING = re.compile(
     r"(?:json|csv|re|ast|pickle|zlib|gzip|bz2|lzma|base64|struct)\.\w+$"
-    r"|(?:Image|sf|soundfile|cv2)\.(?:open|read|imread)$"
-    r"|(?:np|torch)\.(?:load|loadtxt|genfromtxt|fromstring)$|pd\.read_\w+$|.*\.(?:split|tokenize|encode|normalize)$"
+    r"|(?:Image|sf|soundfile|cv2)\.(?:open|read|imread)$|.*\.(?:convert|thumbnail|read_image|decode_\w+)$"
+    r"|(?:np|torch)\.(?:load|loadtxt|genfromtxt|fromstring)$|pd\.read_\w+$"
+    r"|.*\.(?:split|tokenize|encode|encode_plus|encode_batch|batch_encode_plus|normalize)$|(?:.*\.)?tokenizer$"
     r"|(?:librosa|torchaudio|scipy\.signal)\..+$|.*\.fft\.\w+$|(?:\w+\.)*stft$"
 )
 _WRITING = re.compile(r"(?:json|pickle|yaml)\.dumps?$|.*\.(?:write|writelines|writerow|flush|to_csv)$|np\.savez?\w*$")
 _COUNTING = re.compile(r"(?:torch|np|numpy)\.(?:histc|histogram\w*)$|.*\.histc$|.*\.add_histogram$")
 _WEIGHTED = re.compile(r".*\.choice$")
+_DRAWING = re.compile(r"random\.\w+$|.*\.(?:randint|randrange|integers|choice|uniform|normal|random|gauss)$")
+_MOST_TO_DRAW = 2  # arguments: bounds, or mean and deviation; a third is the number of values
 _OF_DEQUE = re.compile(r"random\.(?:sample|choices)$")
 _JOINING = re.compile(r"(?:torch|np|numpy)\.(?:cat|concatenate|concat|[vh]?stack|append)$")
 _PANDAS = re.compile(r".*\.(?:iloc|loc|iat|at)$")
@@ -117,6 +120,8 @@ def _form(file: str, line: int, called: CodeType | None) -> str:
             return "sorting"
         if _OF_DEQUE.match(words):
             return "deque"
+    if any(map(_draws_one, calls)):
+        return "draws"
     if not all(_OF_VALUES.match(ast.unparse(call.func)) for call in calls):
         return ""
     iterated, loops = _iterated(file, line)
@@ -125,6 +130,16 @@ def _form(file: str, line: int, called: CodeType | None) -> str:
     if loops < _NESTED and not any(_OF_ELEMENTS.match(ast.unparse(each)) for each in iterated):
         return ""
     return "items" if any(_ITEM.match(ast.unparse(call.func)) for call in calls) else "elements"
+
+
+def _draws_one(call: ast.Call) -> bool:
+    """Whether it draws a single random number."""
+    return (
+        _DRAWING.match(ast.unparse(call.func)) is not None
+        and len(call.args) <= _MOST_TO_DRAW
+        and not any(isinstance(each, (ast.Tuple, ast.List)) for each in call.args)
+        and not {"size", "k", "generator", "p"} & {each.arg for each in call.keywords}
+    )
 
 
 def _is_constant(calls: Sequence[ast.Call], called: CodeType) -> bool:
