@@ -185,16 +185,24 @@ def test_of_a_recording_of_cards():
 
 
 @pytest.mark.parametrize(
-    ("exposed", "hidden", "ahead", "compute", "why"),
+    ("exposed", "hidden", "ahead", "compute", "adjacent", "why"),
     [
-        (6, 4, 0.25, 12, "enough compute in total, but only 25.0 % of gathers are issued ahead."),
-        (6, 4, 0.0, 12, "enough compute in total, but no gather is issued ahead."),
-        (6, 4, 0.5, 12, "enough compute in total, but too little next to single collectives."),
-        (6, 4, 0.0, 8, "at least 1.00 ms stay exposed, even if every unit is prefetched."),
-        (2, 8, 1.0, 50, "of which 1.00 ms are exposed."),
+        (6, 4, 0.25, 12, 0, "enough compute in total, but only 25.0 % of gathers are issued ahead."),
+        (6, 4, 0.0, 12, 0, "enough compute in total, but no gather is issued ahead."),
+        (6, 4, 0.5, 12, 2, "enough compute in total, but that of adjacent units is too short to hide collectives."),
+        (
+            6,
+            4,
+            0.5,
+            12,
+            3,
+            "5.00 ms are exposed although most gathers are issued ahead; compute of adjacent units could hide 3.00.",
+        ),
+        (6, 4, 0.0, 8, 0, "at least 1.00 ms stay exposed, even if every unit is prefetched."),
+        (2, 8, 1.0, 50, 0, "of which 1.00 ms are exposed."),
     ],
 )
-def test_why_a_pass_exposes_communication(exposed, hidden, ahead, compute, why):
+def test_why_a_pass_exposes_communication(exposed, hidden, ahead, compute, adjacent, why):
     """A gather of which 1 ms waits for a late rank: that is no communication that compute would have to overlap."""
     gather = UnitFigures.of(
         {"message_bytes": (2**20, ""), "prefetched_share": (ahead, ""), "waited_for": (1, "")},
@@ -207,7 +215,7 @@ def test_why_a_pass_exposes_communication(exposed, hidden, ahead, compute, why):
         hidden_ns=hidden * 10**6,
         exposed_ns=exposed * 10**6,
         waiting_ns=10**6,
-        neighbour_compute_ns=0,
+        neighbour_compute_ns=adjacent * 10**6,
     )
     units = ShardUnits.only(
         "none", rows=[gather], forward_depth=0, backward_depth=0, forward_compute_ns=compute * 10**6

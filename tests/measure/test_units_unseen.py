@@ -14,6 +14,9 @@ from dptune.present.sections.fsdp import fsdp, no_table
 from .. import reading  # noqa: TID252 - tests are no installed package
 
 SAMPLE = Path(__file__).parents[2] / "sample_traces" / "gpu" / "ranks-nccl-fsdp"
+UNKNOWN = (
+    "no ranges mark where units start their {} passes, so it is unknown how much compute could hide their collectives"
+)
 VERDICTS = ("enough compute", "stay exposed")
 
 
@@ -54,35 +57,35 @@ def shown(measured):
 CASES = {
     "a rank without ranges": (
         {"change": without("FSDP"), "ranks": (1,)},
-        ["rank 1 has no ranges of units: figures are those of the other ranks"],
+        ["rank 1 has no ranges of units; figures are from the other ranks only"],
     ),
     "ranks with other names": (
         {"change": lambda name: name.replace("(layers.", "(blocks."), "ranks": (1,)},
-        ["rank 1 runs other units or collectives than rank 0"],
+        ["units or collectives of rank 1 differ from those of rank 0"],
     ),
     "no names": (
         {"change": lambda name: re.sub(r" \(.*\)", "", name)},
-        ["the ranges of several units have no name: they are listed as the root"],
+        ["ranges of several units are unnamed; these units are listed as (root)"],
     ),
     "no backward passes": (
         {"change": without("backward")},
         [
-            "no range shows when units start backward passes: compute that could hide collectives is unknown",
+            UNKNOWN.format("backward"),
             # 6 steps of 2 ranks and 4 units, each gathered twice
-            "48 of 96 all-gathers listed under forward passes are in the range of no pass: some may be those of "
-            "backward passes",
+            "48 of 96 all-gathers listed under forward passes lie outside the range of any pass; some may "
+            "belong to backward passes",
         ],
     ),
     "no forward passes": (
         {"change": without("pre_forward")},
-        ["no range shows when units start forward passes: compute that could hide collectives is unknown"],
+        [UNKNOWN.format("forward")],
     ),
     "a unit without ranges": (
         {"change": without("layers.2")},
         [
-            "all-gathers as large as those of units are outside of units' ranges and not listed (2 per rank and step)",
-            "reduce-scatters as large as those of units are outside of units' ranges and not listed "
-            "(1 per rank and step)",
+            "all-gathers as large as a unit's lie outside all ranges of units and are not listed (2 per rank and step)",
+            "reduce-scatters as large as a unit's lie outside all ranges of units and are not listed (1 per rank and "
+            "step)",
         ],
     ),
 }

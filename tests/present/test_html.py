@@ -159,7 +159,14 @@ def test_units_of_fully_shard_have_a_table() -> None:
     rows = report.measured.shard_units.rows
     assert section.count("<tr>") >= len(rows) + 3
     assert {row.unit for row in rows} <= set(re.findall(r">([a-z.0-9]+)</td>", section))
-    for words in ("forward gather", "backward reduce", "hideable", "mesh 2", "Backward passes:", "held at once"):
+    for words in (
+        "forward gather",
+        "backward reduce",
+        "hideable",
+        "mesh 2",
+        "Backward passes:",
+        "Peak gathered parameters",
+    ):
         assert words in section, words
     assert 'href="#shard-units"' in whole.partition('id="advice-DP206"')[2].partition("</section>")[0]
 

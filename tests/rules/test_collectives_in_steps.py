@@ -13,7 +13,7 @@ ROWS = ("barrier", "forward", 0.02), ("all_gather", "forward", 0.07), ("all_redu
 
 def test_what_the_script_calls_itself(ask, make_measured, make_facts, hand_made):
     (advice,) = ask("DP105", make_measured(overlap=hand_made.overlap(*ROWS)), [make_facts(ddp=[DDP])])
-    assert advice.title == "Collectives outside of backward passes hold up 9 % of a step: all_gather, barrier"
+    assert advice.title == "Exposed collectives outside of backward passes take 9 % of a step: all_gather, barrier"
     assert advice.saves.high_share == pytest.approx(0.09)
     assert (advice.impact, advice.saves.basis, advice.changes) == ("medium", "bound", [])
     assert [(one.label, one.unit) for one in advice.evidence] == [
@@ -26,7 +26,7 @@ def test_a_rank_that_waits_longer_than_another_may_save_all_that_it_waits(ask, m
     """One reads and sends for two: it hardly waits itself, the other one for 40 % of its steps."""
     overlap = hand_made.overlap(("broadcast", "forward", 0.2), most=0.4)
     (advice,) = ask("DP105", make_measured(overlap=overlap), [make_facts(ddp=[DDP])])
-    assert "hold up 20 % of a step" in advice.title
+    assert "take 20 % of a step" in advice.title
     assert advice.saves.high_share == pytest.approx(0.4)
 
 
@@ -179,7 +179,7 @@ def test_what_the_script_gathers_of_sharded_parameters(ask, make_measured, make_
     facts = [sharded(make_facts, calls, rank) for rank, calls in enumerate(each)]
     (advice,) = ask("DP105", make_measured(overlap=overlap, device="cpu"), facts)
     assert advice.title == (
-        "Collectives outside of backward passes hold up 14 % of a step: full_tensor() (train.py:33); "
+        "Exposed collectives outside of backward passes take 14 % of a step: full_tensor() (train.py:33); "
         "reduce each rank's shard with to_local(), and log every N steps"
     )
     # Each rank spends at least 12 % of its steps in the calls, of which a fifth may stay; one spends 16 %.
@@ -217,7 +217,7 @@ def test_an_operator_on_a_sharded_tensor_is_named_with_its_line(ask, make_measur
     overlap = hand_made.overlap(*OF_FSDP, ("all_reduce", "forward", 0.08))
     facts = sharded(make_facts, [called("redistribute_local_tensor", "train.py:33", 0.8)])
     (advice,) = ask("DP105", make_measured(overlap=overlap, device="cpu"), [facts])
-    assert "hold up 8 % of a step: DTensor operator (train.py:33)" in advice.title
+    assert "take 8 % of a step: DTensor operator (train.py:33)" in advice.title
 
 
 def test_quiet_of_sharded_models_whose_script_calls_none(ask, make_measured, make_facts, hand_made):
@@ -242,7 +242,7 @@ def test_gradients_of_shards_that_are_clipped_one_by_one(ask, make_measured, mak
     assert len(advice) == found
     for one in advice:
         assert one.title.endswith(
-            "hold up 20 % of a step: clip_grad_norm_ (train.py:30); clip all parameters in one clip_grad_norm_ call, "
+            "take 20 % of a step: clip_grad_norm_ (train.py:30); clip all parameters in one clip_grad_norm_ call, "
             "which all-reduces one norm"
         )
         assert (one.numerics, one.saves.basis) == ("changes", "timed")
@@ -254,10 +254,10 @@ def test_a_script_that_does_not_wait_pays_what_is_exposed(ask, make_measured, ma
     started = CallFacts("all_reduce", "train.py:33", [0, 1], calls=20, host_ns=20_000)
     run = make_measured(overlap=hand_made.overlap(*OF_FSDP, ("all_reduce", "forward", 0.07)), device="cpu")
     (advice,) = ask("DP105", run, [sharded(make_facts, [started])])
-    assert "hold up 7 % of a step: all_reduce (train.py:33)" in advice.title
+    assert "take 7 % of a step: all_reduce (train.py:33)" in advice.title
     run = make_measured(overlap=hand_made.overlap(*OF_FSDP, ("all_reduce", "forward", 0.07)), device="cuda")
     (advice,) = ask("DP105", run, [sharded(make_facts, [called("all_reduce", "train.py:33", 0.01)])])
-    assert "hold up 7 % of a step" in advice.title
+    assert "take 7 % of a step" in advice.title
 
 
 def test_quiet_while_the_rank_that_dispatches_batches_waits_for_its_own_loader(

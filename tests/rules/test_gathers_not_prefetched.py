@@ -25,7 +25,7 @@ def said(ask, make_measured, make_facts, hand_made):
 def test_units_that_gather_themselves(said, version, setting):
     (advice,) = said(FsdpFacts(version, units=4, where="train.py:31", modules=["Block"], mesh=[2]))
     assert advice.title == (
-        "FSDP units (train.py:31) are not prefetched: compute of the previous unit could overlap 8 % of a step. "
+        "FSDP all-gathers (train.py:31) are not prefetched: compute of the previous unit could hide 8 % of a step. "
         f"To prefetch, {setting}"
     )
     assert (advice.impact, advice.saves.basis, advice.fingerprint) == ("medium", "bound", "DP206:Block")

@@ -26,8 +26,8 @@ def said(ask, make_measured, make_facts, hand_made):
 def test_an_optimizer_that_averages_and_gathers(said):
     (advice,) = said("NorMuon", "DistAdam")
     assert advice.title == (
-        "Reduce-scatters and all-gathers of NorMuon and DistAdam hold up 7 % of a step: overlap them with the backward "
-        "pass and the next forward pass"
+        "Exposed reduce-scatters and all-gathers of NorMuon and DistAdam take 7 % of a step: overlap them with the "
+        "backward pass and the next forward pass"
     )
     assert [round(each.value, 3) for each in advice.evidence] == [0.02, 0.05]
     assert (advice.impact, advice.saves.basis) == ("medium", "bound")

@@ -33,7 +33,7 @@ def told(ask, make_measured, make_facts, hand_made):
 def test_gathering_holds_up_steps(told):
     (advice,) = told()
     assert advice.title == (
-        "All-gathers of sharded parameters take 10 % of a step, and memory has room: DistributedDataParallel needs no "
+        "Exposed FSDP all-gathers take 10 % of a step, and memory has room: DistributedDataParallel needs no "
         "all-gathers"
     )
     assert advice.saves.high_share == pytest.approx(0.42)  # all that sharding takes
@@ -81,7 +81,7 @@ def test_keeping_layers_gathered_spares_what_backward_passes_gather(told):
     more = {"device": "cuda", "peak": 70_000, "parameters": 2000}
     (advice,) = told(rows=[("all_gather", "forward", 0.06), ("all_gather", "backward", 0.08)], **more)
     assert advice.saves.high_share == pytest.approx(0.12)  # gathering again, overlapped or not
-    assert advice.title.startswith("All-gathers of sharded parameters take 8 % of a step")
+    assert advice.title.startswith("Exposed FSDP all-gathers take 8 % of a step")
     assert told(rows=[("all_gather", "forward", 0.2), ("all_gather", "backward", 0.01)], **more) == []
     many = {**more, "parameters": 2600}  # 20,800 on top of 70,000
     assert told(rows=[("all_gather", "backward", 0.3)], **many) == []
@@ -144,7 +144,7 @@ def test_what_the_script_gathers_itself_is_not_blamed_on_sharding(told):
 
     assert told(rows=[own(0.3), ("all_gather", "forward", 0.04)]) == []
     (advice,) = told(rows=[own(0.09), *ROWS])
-    assert advice.title.startswith("All-gathers of sharded parameters take 10 % of a step")
+    assert advice.title.startswith("Exposed FSDP all-gathers take 10 % of a step")
     assert told(rows=[own(0.11), *ROWS]) == []  # whose gathers are what to change
     with pytest.raises(Missing, match="do not show which all-gathers FSDP issued"):
         told(rows=[("all_gather", "forward", 0.3, None)])
@@ -152,7 +152,7 @@ def test_what_the_script_gathers_itself_is_not_blamed_on_sharding(told):
 
 def test_the_wait_for_a_late_rank_is_no_gathering(told):
     (advice,) = told(waiting=0.4)
-    assert advice.title.startswith("All-gathers of sharded parameters take 6 % of a step")
+    assert advice.title.startswith("Exposed FSDP all-gathers take 6 % of a step")
     assert told(waiting=0.6) == []
 
 

@@ -67,8 +67,8 @@ def test_many_small_units(said):
     """30 all-gathers of 300 KiB and 10 of 100 KiB: 250 KiB in the mean."""
     (advice,) = said()
     assert advice.title == (
-        "21 FSDP units, created at train.py:55, are too small: their collectives hold up 16 % of a step, "
-        "so shard whole blocks instead"
+        "21 FSDP units (train.py:55) are too small: their exposed collectives take 16 % of a step. "
+        "Shard whole blocks instead"
     )
     assert advice.why == (
         "The mean all-gather is 250 KiB: at that size latency takes most of its time, and each unit pays it again."
@@ -135,7 +135,7 @@ def test_what_the_script_gathers_itself_counts_for_nothing(said, make_all_reduce
     """In the same group: the sizes of reduce-scatters are those of the units."""
     rows = (*ROWS, ("all_gather", "forward", 0.3, "other"))
     (advice,) = said(rows=rows)
-    assert advice.title.split(": ")[1].startswith("their collectives hold up 16 % of a step")
+    assert advice.title.split(": ")[1].startswith("their exposed collectives take 16 % of a step")
     assert advice.why.startswith("The mean reduce-scatter is 250 KiB")
 
 

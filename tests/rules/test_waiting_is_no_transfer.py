@@ -61,7 +61,7 @@ def test_collectives_of_the_script(ask, waiting, make_facts, hand_made, lag_ms, 
     """25 % of the steps in an all-gather that nothing hides, four fifths of that waiting for the last rank."""
     run = waiting(lag_ms, overlap=hand_made.overlap(("all_gather", "forward", 0.25), waiting=0.8))
     (advice,) = ask("DP105", run, [make_facts(ddp=[DDP])])
-    assert f"hold up {100 * share:.0f} % of a step" in advice.title
+    assert f"take {100 * share:.0f} % of a step" in advice.title
     assert advice.saves.high_share == pytest.approx(share)
 
 

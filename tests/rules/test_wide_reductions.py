@@ -20,7 +20,8 @@ def found(ask, make_measured, make_facts, hand_made):
 def test_half_of_the_exposed_reduce_scatters_is_the_bound(found):
     (advice,) = found()
     assert advice.title == (
-        "FSDP reduces gradients in fp32 (train.py:9), and 20 % of a step waits for that: bf16 halves the bytes"
+        "FSDP reduces gradients in fp32 (train.py:9), and the exposed reductions take 20 % of a step: bf16 "
+        "halves the bytes"
     )
     (change,) = advice.changes
     assert (change.knob, change.then, str(change.at)) == ("fsdp.reduce_dtype", "bf16", "train.py:9")

@@ -288,7 +288,7 @@ def test_what_cannot_be_known() -> None:
         (program, {"fsdp.units": 10**12}, "48 tensors"),
         (program, {"fsdp.units": 0}, "at least one unit"),
         (replace(program, shared=True), {"fsdp.units": 2 * LAYERS}, "take turns"),
-        (replace(program, gathers=()), {"fsdp.units": 1}, "ranges of fully_shard"),
+        (replace(program, gathers=()), {"fsdp.units": 1}, "no fully_shard"),
         (replace(program, unit_reductions=()), {"fsdp.units": 1}, "reduce-scatters"),
         (replace(program, unit_reductions=()), {"wrapper": "ddp"}, "reduce-scatters"),
         (replace(program, unit_reductions=()), {"fsdp.no_sync": True}, "reduce-scatters"),
@@ -297,7 +297,7 @@ def test_what_cannot_be_known() -> None:
         (program, {"wrapper": "ddp", "fsdp.units": 1}, "has no units"),
         (replace(program, messages=in_16_bits), {"wrapper": "ddp"}, "16 bits"),
         (replace(program, messages=of_hosts), {"wrapper": "ddp"}, "groups of ranks"),
-        (replace(program, gathers=(), reductions=()), {"wrapper": "ddp"}, "ranges of fully_shard"),
+        (replace(program, gathers=(), reductions=()), {"wrapper": "ddp"}, "no fully_shard"),
         (replace(program, gathers=()), {"wrapper": "fsdp"}, "without fully_shard"),
     ):
         with pytest.raises(Missing, match=why):
@@ -324,7 +324,7 @@ def test_intervals_of_a_recording_hold_what_a_card_measured(change: dict[str, Va
 @pytest.mark.parametrize("change", [{"fsdp.units": 2}, {"wrapper": "ddp"}])
 def test_that_nothing_is_sharded_comes_before_that_the_link_is_unknown(change: dict[str, Value]) -> None:
     program = replace(simulated(), gathers=(), unit_reductions=(), link=None)
-    with pytest.raises(Missing, match="ranges of fully_shard"):
+    with pytest.raises(Missing, match="no fully_shard"):
         changed(program, change)
     with pytest.raises(Missing, match="unknown: measure them"):
         changed(replace(simulated(), link=None), change)

@@ -15,8 +15,8 @@ WRAPPER = Knob(
     "",
     DDP,
     "same",
-    "how ranks share the model: ddp replicates it, fsdp shards it (with `fsdp.units` units)",
-    "model = DistributedDataParallel(model)  # in place of all calls of fully_shard",
+    "parallelism: ddp replicates the model on each rank, fsdp shards it into `fsdp.units` units",
+    "model = DistributedDataParallel(model)  # instead of all fully_shard() calls",
     WRAPPERS,
     predicted="step",
 )

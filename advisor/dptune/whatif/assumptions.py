@@ -55,11 +55,11 @@ _ON_CPUS = {
     "fsdp.no_sync": "a pass that reduces no gradients computes as before, except for the hooks that reduce them",
     "fsdp.param_dtype": "compute takes no time: how fast it is in another dtype was not measured",
     "wrapper": f"each collective of a unit adds {CALL_NS / 1e6:g} ms, {TENSOR_NS / 1e3:g} us per tensor and "
-    f"{BYTE_NS:g} ns per byte of host time ({REDUCED_BYTE_NS:g} of a reduction); compute between collectives of units "
-    f"takes {COLD:g}x as long; the optimizer takes {DISPATCH_NS / 1e3:g} us more per sharded tensor, and "
-    f"{UPDATE_NS:g} ns per element; fully_shard sends no buffers; between two collectives of units, one rank computes "
-    f"{100 * APART_SHARE:g} % longer than another; with two ranks, an all-gather takes 1.5x its transfer time on the "
-    "rank that arrives late",
+    f"{BYTE_NS:g} ns per byte of host time ({REDUCED_BYTE_NS:g} ns for a reduction); compute between collectives of "
+    f"units takes {COLD:g}x as long; the optimizer takes {DISPATCH_NS / 1e3:g} us more per sharded tensor, and "
+    f"{UPDATE_NS:g} ns per element; fully_shard does not broadcast buffers; compute between two collectives of units "
+    f"differs by {100 * APART_SHARE:g} % between ranks; with two ranks, an all-gather takes 1.5x its transfer time on "
+    "the rank that arrives late",
     "fsdp.within_hosts": "each reduce-scatter is followed by an all-reduce of shards between hosts, by all ranks of a "
     "host at once",
     "fsdp.units": f"each collective costs {CALL_NS / 1e6:g} ms in its hook, whatever its size; other work in hooks and "
@@ -87,22 +87,28 @@ _BATCH = (
     "waiting for input grows in proportion to the batch, kernels and copies by 0.5 to 1 times that; host calls and "
     "collectives do not grow"
 )
-_PRECISION = "matrix products speed up by 0.4 to 1.3 times the ratio of the device's peak FLOP/s"
-_UNKNOWN_PEAK = (
-    "the device and its peak FLOP/s are unknown: matrix products speed up by 0.4 to 1.3 times the ratio of an A100's "
-    "peaks (16 in 16 bits, 8 in TF32)"
+_PRECISION = (
+    "the speedup of matrix products is 0.4 to 1.3 times the ratio of the device's peak FLOP/s in the new precision to "
+    "that in the old"
 )
-_SHARED = "collectives of a rank that overlap share its links"
-_UNITS = f"a unit is gathered once the units before it have been copied out; {_SHARED}"
+_UNKNOWN_PEAK = (
+    "the device and its peak FLOP/s are unknown: the speedup of matrix products is 0.4 to 1.3 times the ratio of an "
+    "A100's peaks (16 in 16 bits, 8 in TF32)"
+)
+_SHARED = "overlapping collectives of a rank share its links"
+_UNITS = (
+    "with N units prefetched, a unit's all-gather is issued once the unit N places before it has been copied out of "
+    f"its gather buffer; {_SHARED}"
+)
 _ON_GPUS = {
-    "fsdp.no_sync": "adding gradients of micro-batches takes 1 to 3 times as long as copying them into the input of a "
-    "reduce-scatter, and 5 to 40 us of host time each",
-    "fsdp.units": "{least:.2f} to {most:.2f} of the host time in hooks of fully_shard is fixed per unit; copies take "
-    "as long in total as before; parts of a unit have the same size and the same number of tensors",
-    "wrapper": "an all-reduce takes as long as a reduce-scatter and an all-gather of the same bytes, and overlapping "
-    "compute slows it as much as these (1 to 1.34x if unknown); gradients of a unit have the same size "
-    "where the trace does not show their sizes; updating whole parameters takes 0.6 to 1.1 times as long per byte as "
-    "updating shards",
+    "fsdp.no_sync": "accumulating gradients takes 1 to 3 times as long as copying them into the input of a "
+    "reduce-scatter, plus 5 to 40 us of host time per gradient",
+    "fsdp.units": "{least:.0%} to {most:.0%} of the host time in fully_shard hooks is a fixed cost per unit; total "
+    "copy time is unchanged; the parts of a split unit have the same size and number of tensors",
+    "wrapper": "an all-reduce takes as long as a reduce-scatter plus an all-gather of the same bytes; overlapping "
+    "compute slows it as much as it slowed the recorded ones (1 to 1.34x if unknown); gradients of a unit have the "
+    "same size where the trace does not show their sizes; updating whole parameters takes 0.6 to 1.1 times as long "
+    "per byte as updating shards",
     "ddp.bucket": _PARTS,
     "ddp.first_bucket": _PARTS,
     "ddp.comm_hook": "the hook takes up to 250 us of host time per bucket, and casts move 2.5 bytes per gradient byte",
@@ -126,7 +132,7 @@ _ON_GPUS = {
     "fsdp.forward_prefetch": _UNITS,
     "fsdp.backward_prefetch": _UNITS,
     "fsdp.prefetch": _UNITS,
-    "fsdp.within_hosts": "communication within a host takes between no time and as long as between "
+    "fsdp.within_hosts": "communication within a host takes from zero to the time it takes between "
     "hosts; the all-reduce of shards between hosts follows each reduce-scatter, or overlaps the next one",
     "fsdp.offload_policy": "shards are copied over PCIe at 6 to 50 GB/s, and updated by one core or a few in "
     f"{UPDATE_NS / 16:.1f} to {2 * UPDATE_NS:g} ns per element",
@@ -182,7 +188,7 @@ def _sentences(model: StepModel | Program, changes: Mapping[str, Value], traced:
         return
     if changes.get("fsdp.within_hosts") and model.hosts > 1 and "link.within_gb_per_s" not in changes:
         yield (
-            "communication within a host was not measured: it takes between no time and as long as between hosts; "
+            "communication within a host was not measured: it takes from zero to the time it takes between hosts; "
             "the ranks of a host share its link to other hosts, or each rank has a full link"
         )
     if model.others and any(name.startswith((*_OF_THE_LINK, "straggler.")) for name in changes):

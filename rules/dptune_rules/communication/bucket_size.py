@@ -22,8 +22,8 @@ transfer. This share, or the prediction, sets the impact.
 
 The saving can be larger: messages in flight slow each other and the compute that they overlap. The upper bound is
 therefore all communication of the step, hidden or exposed, minus the remaining messages, each at the shortest duration,
-and minus waiting for a rank that is late by 10 % of the step. A bound from latencies alone would be too low: two
-gloo ranks on one machine went from 92 to 36 ms a step, and latency accounted for only 22 ms.
+and minus waiting for a rank that is late by 10 % of the step or more. A bound from latencies alone would be too low:
+two gloo ranks on one machine went from 92 to 36 ms a step, and latency accounted for only 22 ms.
 
 A single bucket is complete only when the backward pass is over, so it cannot overlap with the backward pass at all.
 Splitting it saves at most the exposed communication of the gradients ready earlier: no bucket size sends the last

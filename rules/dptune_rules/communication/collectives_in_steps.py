@@ -7,12 +7,12 @@ Collectives that are issued outside of backward passes and exposed, as a share o
 of FSDP that the script gathers itself with `full_tensor()` or an operator on a sharded tensor. The wrappers'
 collectives are left out: buffers that DDP broadcasts, and whatever FSDP's hooks or a sharded optimizer issue.
 
-The evidence names the functions that the script calls, with their lines. Of functions that call collectives for a line
-of the script, it names those of Lightning, Accelerate and TorchMetrics, with the setting that avoids them, and those of
-any library that gather, broadcast or scatter objects.
+The evidence names the functions that the script calls, with their lines. If a line reaches a collective through a
+library, it also names the library's function: for Lightning, Accelerate and TorchMetrics with the setting that avoids
+it, for other libraries only if it gathers, broadcasts or scatters objects.
 
 On a CPU the share is the time that the script spent in these calls in untraced steps. On a GPU, waiting in them for a
-rank that is late by 10 % of the step is left out, because the all-reduce of gradients would wait for it instead.
+rank that is late by 10 % of the step or more is left out: the all-reduce of gradients would wait for it instead.
 Nothing is reported where the library that runs the training loop calls all of them, nor for the all-reduces of
 `clip_grad_norm_` over sharded gradients: the norm needs them, unless a loop calls it for each parameter.
 
@@ -200,7 +200,7 @@ def check(run: RunView) -> Iterator[Advice]:
         slug=RULE.name,
         kind=RULE.kind,
         impact="low" if needed else impact,
-        title=f"Collectives outside of backward passes hold up {100 * share:.0f} % of a step: {', '.join(names)}"
+        title=f"Exposed collectives outside of backward passes take {100 * share:.0f} % of a step: {', '.join(names)}"
         + "".join(f"; {setting}" for setting in settings),
         why="Each call pickles and unpickles objects, and waits until the slowest rank has arrived."
         if _PICKLED in settings

@@ -15,13 +15,14 @@ communication for them, which sets the impact.
 Where the run has a step model, the saving is its prediction. Without one it is not known: messages also slow the
 compute that they overlap, and ranks that wait for the slowest rank after every micro-batch then wait once. The upper
 bound is all communication of the step, hidden or exposed, minus one all-reduce of the gradients at the shortest
-observed duration. The wait for a rank that is late by 10 % of the step is left out, because it remains.
+observed duration. Waiting for a rank that is late by 10 % of the step or more is left out, because the change does not
+remove it.
 
 ## What to change
 
 Run all micro-batches but the last inside `with model.no_sync():`, forward and backward both: around the backward pass
-alone it has no effect, and dptune names both lines where a recording shows that. With a trainer that
-accumulates (Lightning's `accumulate_grad_batches`, Accelerate's `accumulate`), use its setting.
+alone it has no effect, and dptune names both lines where a recording shows that. With a trainer that accumulates
+(Lightning's `accumulate_grad_batches`, Accelerate's `accumulate`), use its setting.
 
 With `fully_shard`, call `model.set_requires_gradient_sync(micro == accumulate - 1)` before each backward pass. Each
 rank then keeps gradients of whole parameters, so it is proposed where the device, or on a CPU the host, has room for

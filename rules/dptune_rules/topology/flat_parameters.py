@@ -66,7 +66,7 @@ def check(run: RunView) -> Iterator[Advice]:
         kind=RULE.kind,
         impact="low",
         title=f"FullyShardedDataParallel (FSDP1) shards the model{in_parentheses(where)}: move to fully_shard (FSDP2)",
-        why="FSDP2 shards each parameter by itself, has deterministic peak memory, and gets torch's new features.",
+        why="FSDP2 shards each parameter separately, has deterministic peak memory, and gets torch's new features.",
         changes=[],
         remedy="Move to `fully_shard` (FSDP2).",
         confidence="high",

@@ -60,7 +60,7 @@ RULE = Rule(
     name="gathers-not-prefetched",
     family="topology",
     kind="time",
-    summary="FSDP units are not prefetched: compute of the previous unit could overlap their all-gathers",
+    summary="FSDP units are not prefetched: compute of the previous unit could hide their all-gathers",
     since="0.1",
     thresholds=(WORTH_SHARE,),
 )
@@ -92,10 +92,10 @@ def check(run: RunView) -> Iterator[Advice]:
         slug=RULE.name,
         kind=RULE.kind,
         impact=impact,
-        title=f"FSDP units{where} are not prefetched: compute of the previous unit could overlap {100 * share:.0f} % "
-        f"of a step. To prefetch, {_SETTINGS[version]}",
-        why="Each unit issues its all-gather in its own hook. In this run it starts only after the previous unit's "
-        "compute, so nothing hides it.",
+        title=f"FSDP all-gathers{where} are not prefetched: compute of the previous unit could hide "
+        f"{100 * share:.0f} % of a step. To prefetch, {_SETTINGS[version]}",
+        why="These all-gathers are issued in the unit's own hook. They start only after the previous unit's compute, "
+        "so nothing hides them.",
         changes=changes,
         saves=saves,
         confidence="medium",

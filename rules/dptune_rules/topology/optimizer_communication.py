@@ -4,7 +4,7 @@
 
 The exposed time of reduce-scatters, all-gathers and broadcasts inside the step of an optimizer that itself shards its
 work over the ranks. FSDP and ZeroRedundancyOptimizer are left out: `sharded-parameters` and `sharded-optimizer` report
-them. Waiting for a rank that is late by 10 % of the step is not counted.
+them. Waiting for a rank that is late by 10 % of the step or more is not counted.
 
 ## Why it matters
 
@@ -84,7 +84,7 @@ def check(run: RunView) -> Iterator[Advice]:
         slug=RULE.name,
         kind=RULE.kind,
         impact=impact,
-        title=f"{_joined(sent).capitalize()} of {_joined(names) or 'the optimizer'} hold up {100 * share:.0f} % of a "
+        title=f"Exposed {_joined(sent)} of {_joined(names) or 'the optimizer'} take {100 * share:.0f} % of a "
         "step: overlap them with the backward pass and the next forward pass",
         why="The update computes too little to overlap the collectives of the optimizer step.",
         changes=[],

@@ -3,7 +3,8 @@
 ## What it measures
 
 The hosts of the ranks, the mesh of `fully_shard` (or the strategy of FullyShardedDataParallel), and the exposed
-transfer of its all-gathers. Reported where a 1-D mesh spans several hosts with several ranks each.
+communication of its all-gathers, without waiting for late ranks. Reported where a 1-D mesh spans several hosts with
+several ranks each.
 
 ## Why it matters
 

@@ -11,11 +11,11 @@ passes decide the impact: DDP's all-reduces send as much as the reduce-scatters 
 ## Why it matters
 
 Each layer's parameters are gathered before its forward pass, freed after it, and gathered again before its backward
-pass: a step sends 50 % more than with all-reduces of gradients, and the forward pass waits for its gathers.
+pass: a step sends 1.5 times the bytes of DDP's all-reduces, and the forward pass waits for its gathers.
 
 ## What to change
 
-In the order of memory use:
+From least to most memory:
 
 - `reshard_after_forward=False` of `fully_shard` (`SHARD_GRAD_OP` of FullyShardedDataParallel): gathered layers are kept
   for the backward pass, so that they are gathered once;
@@ -33,9 +33,9 @@ If several forward passes precede a backward pass, each of them gathers every la
 The saving with `fully_shard` is predicted by replay. Otherwise it is an upper bound, all the time that
 sharding takes in a step: every collective of FSDP (also its reduce-scatters; DDP's all-reduces may be hidden), host
 time in its hooks, copies into and out of gathered buffers, and the optimizer, which updates sharded tensors one by
-one. On a CPU, overlapped collectives count too, because they use its cores; on a GPU, only the slowdown of compute
-that they cause. If layers stay gathered, the bound is the time of all-gathers in backward passes, overlapped or not:
-the collectives after them then start earlier.
+one. On a CPU, collectives count in full, because they block the script. On a GPU, overlapped collectives count only by
+how much they slow compute. For `reshard_after_forward=False`, the bound is the time of all-gathers in backward passes,
+overlapped or not: the collectives after them then start earlier.
 
 Less sharding is proposed only if its predicted peak memory fits (`dptune whatif --set wrapper=ddp` shows it by
 components). Where memory cannot be predicted, the parameters that the optimizer updates are counted as 32-bit floats,
@@ -154,7 +154,7 @@ def check(run: RunView) -> Iterator[Advice]:
         slug=RULE.name,
         kind=RULE.kind,
         impact=impact,
-        title=f"All-gathers of sharded parameters take {100 * share:.0f} % of a step, and memory has room: {less}",
+        title=f"Exposed FSDP all-gathers take {100 * share:.0f} % of a step, and memory has room: {less}",
         why=f"Each layer is gathered before {'each' if repeated else 'its'} forward pass{AGAIN if reshards else ''}; "
         "unsharded parameters are never gathered.",
         changes=changes,
@@ -322,7 +322,7 @@ def _memory(run: RunView, replicas: bool) -> list[Evidence]:
     found = [Evidence(label=label, value=added / 2**20, unit="MiB per rank")]
     if run.measured.device_kind == "cpu":
         left = _host_memory(run)
-        return found if left is None else [*found, Evidence(label="free on the host", value=left / 2**20, unit="MiB")]
+        return found if left is None else [*found, Evidence(label="free on the host", value=left / 2**30, unit="GiB")]
     free = [device.capacity_bytes - device.peak_reserved_bytes for device in run.measured.known("memory") or []]
     return [*found, Evidence(label="free on each device", value=min(free) / 2**30, unit="GiB")] if free else found
 

@@ -11,7 +11,7 @@ counted by the hooks of a backward pass.
 
 ## Why it matters
 
-Each unit is gathered before its forward pass and mostly again before its backward pass, and its gradients are
+Each unit is gathered before its forward pass and usually again before its backward pass, and its gradients are
 reduce-scattered: two or three collectives a step, each with its latency, and each with hooks on the host that copy
 parameters into and out of a buffer. Small units pay these costs many times for few bytes.
 
@@ -22,11 +22,10 @@ root module, which takes the parameters that are left. Where blocks are small, p
 `fully_shard([block1, block2])`. With FullyShardedDataParallel, wrap by `ModuleWrapPolicy({Block})`, or raise
 `min_num_params` of the size-based policy.
 
-The saving of `fully_shard` on whole blocks is predicted by replay, with as many units as there are blocks and one for
-the rest; on a CPU the interval ends at the upper bound. This bound is all the time that FSDP takes in a step: its
-collectives (overlapped ones on a GPU: only the slowdown of compute that they cause), host time in its hooks, and copies
-into and out of gathered buffers; with FullyShardedDataParallel the optimizer as well, which updates a tensor for each
-unit.
+The saving of `fully_shard` on whole blocks is predicted by replay, with one unit per block and one for the rest; on a
+CPU the interval ends at the upper bound. This bound is all the time that FSDP takes in a step: its collectives
+(overlapped ones on a GPU: only the slowdown of compute that they cause), host time in its hooks, and copies into and
+out of gathered buffers; with FullyShardedDataParallel the optimizer as well, which updates a tensor for each unit.
 
 ## When to leave it alone
 
@@ -58,7 +57,7 @@ _WITH_OPTIMIZER = "the time of FSDP's collectives, hooks and copies, and of the 
 LEAST_MIB = 1.0  # of a unit: smaller blocks go several into one call
 
 LEAST_UNITS = Threshold(
-    "least_units", 8, "fewer units issue at most two dozen collectives per step, which pay the latency a few times"
+    "least_units", 8, "fewer than 8 units issue fewer than 25 collectives per step, so their total latency is small"
 )
 SMALL_MIB = Threshold("small_mib", 1.0, "the smallest message DDP makes by default, its first bucket, is 1 MiB")
 WORTH_SHARE = Threshold(
@@ -94,7 +93,7 @@ def check(run: RunView) -> Iterator[Advice]:
     if not messages.latency_bound(run.limit(SMALL_MIB) * MIB):
         return
     finest = max(sharded, key=lambda one: one.units)
-    made = f", created at {finest.where}," if finest.where else ""
+    made = f" ({finest.where})" if finest.where else ""
     taken = run.measured.sharding
     flat = any(fsdp.version == 1 for fsdp in sharded)
     most, how = (taken.most_share, _WITH_OPTIMIZER) if flat else (taken.units_most_share, _UNITS)
@@ -105,8 +104,8 @@ def check(run: RunView) -> Iterator[Advice]:
         slug=RULE.name,
         kind=RULE.kind,
         impact=impact,
-        title=f"{units} FSDP units{made} are too small: their collectives hold up {100 * share:.0f} % of a step, "
-        "so shard whole blocks instead",
+        title=f"{units} FSDP units{made} are too small: their exposed collectives take {100 * share:.0f} % of a step. "
+        "Shard whole blocks instead",
         why=_why(messages),
         changes=[] if flat else units_of_blocks(run, names, LEAST_MIB, finest.where),
         remedy="" if flat else shard_blocks(run, names, LEAST_MIB),

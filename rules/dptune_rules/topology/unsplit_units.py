@@ -22,7 +22,7 @@ The upper bound is the exposed communication of that unit's collectives.
 ## When to leave it alone
 
 - The unit is one layer, for example a large embedding or output layer: it cannot be split.
-- Units of the size of blocks would be small (`small-shard-units`).
+- Block-sized units would be too small (`small-shard-units`).
 
 ## References
 
@@ -45,7 +45,7 @@ MIB = 2**20
 LARGE_SHARE = Threshold(
     "large_share",
     0.5,
-    "with more than half of the parameters in a unit, the others cannot overlap most of its gathering",
+    "if one unit holds more than half of the parameters, compute of the others cannot hide most of its all-gather",
 )
 WORTH_SHARE = Threshold(
     "worth_share", 0.05, "impact is medium from here; counts the exposed communication of that unit's collectives"
@@ -92,7 +92,7 @@ def check(run: RunView) -> Iterator[Advice]:
         impact=impact,
         title=f"The {name} gathers {100 * part:.0f} % of the parameters at once, and {100 * share:.0f} % of a step is "
         "its exposed communication: shard its blocks separately",
-        why="A unit computes after all of it is gathered; only the compute of other units can overlap that.",
+        why="A unit computes only after all of it is gathered, so only other units' compute can hide its all-gather.",
         changes=[] if flat else units_of_blocks(run, [], 0.0, where),
         remedy=wrap_blocks(run) if flat else shard_blocks(run, [], 0.0),
         saves=run.bound(0.0, share, "the exposed communication of that unit's collectives"),

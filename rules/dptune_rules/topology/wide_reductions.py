@@ -8,8 +8,8 @@ bandwidth measured between these ranks.
 
 ## Why it matters
 
-Gradients are reduced in fp32 by default: twice the bytes of bf16. Where the backward pass is too short to hide them,
-the step waits for each of these bytes.
+Without `reduce_dtype`, gradients are reduced in the dtype in which units are gathered. In fp32 that is twice the bytes
+of bf16, and bytes that the backward pass cannot hide extend the step.
 
 ## What to change
 
@@ -20,7 +20,7 @@ The upper bound is half of the exposed communication of these collectives.
 
 ## When to leave it alone
 
-- Many ranks: sums of many bf16 values lose digits, which fp32 reduction is there to keep. Compare the loss.
+- Many ranks: sums of many bf16 values lose precision; fp32 reduction avoids that. Compare the loss.
 - Units are so small that latency dominates: see `small-shard-units`.
 
 ## References
@@ -79,8 +79,8 @@ def check(run: RunView) -> Iterator[Advice]:
         slug=RULE.name,
         kind=RULE.kind,
         impact=impact or "low",
-        title=f"FSDP reduces gradients in fp32{in_parentheses(where)}, and {100 * exposed:.0f} % of a step waits for "
-        "that: bf16 halves the bytes",
+        title=f"FSDP reduces gradients in fp32{in_parentheses(where)}, and the exposed reductions take "
+        f"{100 * exposed:.0f} % of a step: bf16 halves the bytes",
         why="The link is too slow to hide the reduction behind the backward pass. 16 bits halve the bytes.",
         changes=changes,
         saves=run.saving(changes, bound),

@@ -49,7 +49,7 @@ def _ranks_without_units(spent: Sequence[DeviceTimeline], found: Sequence[UnitEv
     without = sorted({view.rank for (view, _, _), events in zip(spent, found, strict=True) if not events.calls})
     if without:
         have = "has" if len(without) == 1 else "have"
-        yield f"{_listed(without)} {have} no ranges of units: figures are those of the other ranks"
+        yield f"{_listed(without)} {have} no ranges of units; figures are from the other ranks only"
 
 
 def _ranks_apart(spent: Sequence[DeviceTimeline], found: Sequence[UnitEvents]) -> Iterator[str]:
@@ -64,7 +64,7 @@ def _ranks_apart(spent: Sequence[DeviceTimeline], found: Sequence[UnitEvents]) -
         {rank for rank, steps in counted[1:] if any(steps[number] != usual[number] for number in steps.keys() & usual)}
     )
     if apart:
-        yield f"{_listed(apart)} {'runs' if len(apart) == 1 else 'run'} other units or collectives than rank {first:,}"
+        yield f"units or collectives of {_listed(apart)} differ from those of rank {first:,}"
 
 
 def _by_step(view: RankView, events: UnitEvents) -> dict[int, _Counts]:
@@ -80,7 +80,8 @@ def _units_without_ranges(found: Sequence[UnitEvents], facts: Mapping[int, Facts
     if any(events.numbered for events in found):
         return
     if left := recorded - {each.unit for events in found for each in events.calls}:
-        yield f"{len(left):,} of {len(recorded):,} recorded units have no ranges around collectives"
+        whole = f"{len(left):,} of {len(recorded):,} recorded units"
+        yield f"{whole} have no ranges around their collectives and are not listed"
 
 
 def _units_without_names(spent: Sequence[DeviceTimeline], found: Sequence[UnitEvents]) -> Iterator[str]:
@@ -91,14 +92,17 @@ def _units_without_names(spent: Sequence[DeviceTimeline], found: Sequence[UnitEv
         passes = Counter(step_of(columns.ts_ns[rows], view.steps).tolist())
         reduced = Counter(each.step for each in events.calls if (each.unit, each.call.kind) == ("", _REDUCE))
         if any(0 < passes[step] < reduced[step] for step in reduced):
-            yield "the ranges of several units have no name: they are listed as the root"
+            yield "ranges of several units are unnamed; these units are listed as (root)"
             return
 
 
 def _passes_without_starts(found: Sequence[UnitEvents]) -> Iterator[str]:
     for direction in PASSES:
         if any(no_starts(events, direction) for events in found):
-            yield f"no range shows when units start {direction} passes: compute that could hide collectives is unknown"
+            yield (
+                f"no ranges mark where units start their {direction} passes, so it is unknown how much compute could "
+                "hide their collectives"
+            )
 
 
 def no_starts(events: UnitEvents, direction: Pass) -> bool:
@@ -121,8 +125,8 @@ def _gathers_of_no_pass(found: Sequence[UnitEvents]) -> Iterator[str]:
         more += (gathers - starts).total()
     if more:
         yield (
-            f"{more:,} of {total:,} all-gathers listed under forward passes are in the range of no pass: some may be "
-            "those of backward passes"
+            f"{more:,} of {total:,} all-gathers listed under forward passes lie outside the range of any pass; some "
+            "may belong to backward passes"
         )
 
 
@@ -149,7 +153,7 @@ def _of_no_unit(
                 )
     for kind in filter(left.__getitem__, _NAMES):
         yield (
-            f"{_NAMES[kind]} as large as those of units are outside of units' ranges and not listed "
+            f"{_NAMES[kind]} as large as a unit's lie outside all ranges of units and are not listed "
             f"({digits(left[kind] / steps)} per rank and step)"
         )
 

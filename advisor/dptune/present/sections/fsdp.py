@@ -20,8 +20,8 @@ _HIDEABLE = Column("hideable")
 _SUMS = (Column("collectives", right=False), Column("units"), Column("size"))
 _UNITS = (Column("unit", right=False, least=8), Column("collectives", right=False), Column("size"))
 _WORDS = (
-    "While collectives overlap, time counts for the first. Size: one call of each unit. Ahead: gathers issued before "
-    "the previous unit started."
+    "Where collectives overlap, the shared time counts only for the one that started first. Size: one call of each "
+    "unit. Ahead: gathers issued before the previous unit started."
 )
 _WAITING_WORDS = " Waiting: the part of exposed spent waiting for late ranks."
 _HIDEABLE_WORDS = (
@@ -196,7 +196,13 @@ def _why(found: ShardUnits, direction: Pass) -> str:
     if ahead < _MOSTLY * calls:
         issued = f"only {percent(ahead / calls)} of gathers are" if ahead else "no gather is"
         return f"{amounts}: enough compute in total, but {issued} issued ahead."
-    return f"{amounts}: enough compute in total, but too little next to single collectives."
+    hideable_ns = sum(row.hideable_ns for row in rows)
+    if hideable_ns < _MOSTLY * exposed_ns:
+        return f"{amounts}: enough compute in total, but that of adjacent units is too short to hide collectives."
+    return (
+        f"{amounts}: {_ms(exposed_ns, steps)} ms are exposed although most gathers are issued ahead; compute of "
+        f"adjacent units could hide {_ms(hideable_ns, steps)}."
+    )
 
 
 def _name(row: UnitFigures) -> str:
@@ -249,25 +255,18 @@ def _span(times: Sequence[float]) -> str:
 
 
 def _waited_for(found: ShardUnits) -> str:
-    """The rank that most of the waiting is for; nothing where nobody waits."""
-    waits: dict[int, int] = {}
-    for row in found.rows:
-        if (rank := row.known("waited_for")) is not None:
-            waits[rank] = waits.get(rank, 0) + (row.known("waiting_ns") or 0)
-    if not any(waits.values()):
-        return ""
-    rank = max(waits, key=lambda each: waits[each])
-    share = waits[rank] / sum(waits.values())
-    return f"{percent(share)} of the waiting is for rank {rank}, the last to arrive."
+    """The rank that most of the waiting is for; nothing where nobody waits. Of several groups a table shows it."""
+    rank = found.groups[0].known("waited_for") if len(found.groups) == 1 else None
+    return "" if rank is None else f"{percent(found.groups[0].waited_share)} of the waiting is for rank {rank:,}."
 
 
 def _ahead(found: ShardUnits) -> str:
     """How far units are gathered ahead, and what that holds in memory; nothing of units that are never gathered."""
     if not any(row.kind == "all_gather" for row in found.rows):
         return ""
-    depths = f"Units gathered ahead: at most {found.forward_depth:,} in forward passes, "
+    depths = f"Maximum prefetch depth: {several(found.forward_depth, 'unit')} in forward passes, "
     depths += f"{found.backward_depth:,} in backward passes."
     try:
-        return f"{depths} Gathered parameters held at once: {data(found.held_bytes)} of {data(found.whole_bytes)}."
+        return f"{depths} Peak gathered parameters: {data(found.held_bytes)} of {data(found.whole_bytes)}."
     except Missing as missing:
-        return f"{depths} Gathered parameters held at once: {Hole(missing.reason)}."
+        return f"{depths} Peak gathered parameters {Hole(missing.reason)}."

@@ -233,9 +233,9 @@ def _compared(whatif: WhatIf, width: int) -> Iterator[Line]:
     yield from table(_STRATEGIES, [_strategy(strategy, whatif) for strategy in whatif.strategies], width)
     notes = [
         "From, to: nominal 90 % prediction interval, or bounds where no step is predicted. State: trained parameters, "
-        "gradients, buckets and optimizer state per rank; frozen parameters and gathered layers are extra. Per sample: "
-        "time per sample relative to the recorded run. All-reduces half or a quarter as often make the global batch 2 "
-        "or 4 times as large, except with `ddp.no_sync` where gradients are accumulated already. ZeRO-1 shards the "
+        "gradients, buckets and optimizer state per rank; frozen parameters and gathered layers are not included. "
+        "Per sample: time per sample relative to the recorded run. All-reducing 2x or 4x less often makes the global "
+        "batch 2x or 4x as large; `ddp.no_sync` does not if the run already accumulates gradients. ZeRO-1 shards the "
         "optimizer state (ZeroRedundancyOptimizer); FSDP shards parameters and gradients, too (fully_shard); HSDP "
         "shards within each node and replicates across nodes."
     ]

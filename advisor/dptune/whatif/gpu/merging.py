@@ -47,9 +47,7 @@ def in_units(program: Program, value: Value, side: Side) -> Program:
     if count > len(sizes):
         tensors = {unit.unit: len(unit.ready) for unit in program.unit_reductions}
         if count > sum(tensors.values()):
-            raise Missing(
-                f"the units hold {sum(tensors.values())} tensors: more units than that cannot be made of them"
-            )
+            raise Missing(f"fsdp.units exceeds the {sum(tensors.values())} tensors in the model's units")
         return split(program, parts_of_units(sizes, count, ROOT), side, link)
     return _Merging(program, _groups(sizes, count), link).merged(side)
 

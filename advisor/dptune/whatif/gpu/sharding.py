@@ -18,8 +18,8 @@ from dptune.whatif.gpu.parts import Part, having
 from dptune.whatif.gpu.precision import half_precision
 from dptune.whatif.gpu.program import Program
 
-NO_UNITS = "the trace has no ranges of fully_shard around all-gathers (FullyShardedDataParallel writes none)"
-TAKING_TURNS = "where kernels and collectives take turns"
+NO_UNITS = "the trace has no fully_shard (FSDP2) ranges around all-gathers; FSDP1 does not write them"
+TAKING_TURNS = "because their kernels and collectives take turns on it"
 _HALVED = ("float", "float32", "fp32")
 
 
@@ -115,7 +115,7 @@ def _prefetched(program: Program, ahead: int, *, backward: bool) -> Program:
     if not edges:
         return program
     if backward and program.shared:  # on the one card where it was measured, the step was faster, not slower
-        raise Missing(f"ranks share a GPU, {TAKING_TURNS}: prefetching further in backward passes is not predicted")
+        raise Missing(f"deeper backward prefetching is not predicted when ranks share a GPU, {TAKING_TURNS}")
     return replace(program, edges=[edges.get(place, each) for place, each in enumerate(program.edges)])
 
 

@@ -68,7 +68,7 @@ class _Splitting:
         """All passes of all ranks."""
         program, edit = self.before, UnitEdit.of(self.before)
         if program.shared:
-            raise Missing(f"ranks share a GPU, {TAKING_TURNS}: more units are not predicted")
+            raise Missing(f"more units are not predicted when ranks share a GPU, {TAKING_TURNS}")
         self._without_turns(edit)
         items = PartOperations(edit, Additions.of(program, edit.edges), self.link)
         gathers, units = list[Gather](), list[UnitReduction]()
@@ -157,7 +157,7 @@ class _Splitting:
         """By part but the last: how many gradients are ready by its end, and the first call after that."""
         parts, count = self.parts[unit.unit], len(unit.called)
         if parts > max(1, count):
-            raise Missing(f"a unit of {count} tensors cannot be split in {parts}")
+            raise Missing(f"a unit of {count} tensors cannot be split into {parts} parts")
         found = []
         for part in range(1, parts):
             ready = count * part // parts

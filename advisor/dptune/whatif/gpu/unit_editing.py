@@ -15,7 +15,7 @@ from dptune.whatif.gpu.parts import Part
 from dptune.whatif.gpu.program import Program
 from dptune.whatif.gpu.unit_reductions import UnitReduction
 
-NO_REDUCTIONS = "the trace has no ranges of fully_shard around reduce-scatters (FullyShardedDataParallel writes none)"
+NO_REDUCTIONS = "the trace has no fully_shard (FSDP2) ranges around reduce-scatters; FSDP1 does not write them"
 _OF_HOOKS = frozenset({Part.UNIT_HOOKS, Part.UNIT_REDUCING, Part.REGATHER})
 _WORK = COMPUTING | {Kind.COPY, Kind.COLLECTIVE}
 
