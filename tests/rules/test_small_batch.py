@@ -12,6 +12,7 @@ from dptune.measured import (
     UserCodeFigures,
 )
 from dptune.runfile.communication import CallFacts
+from dptune.runfile.discarded_gradients import DiscardedGradientFacts
 from dptune.runfile.facts import DeviceFacts, OptimizerFacts, SchedulerFacts
 from dptune.runfile.loader import LoaderFacts
 from dptune.runfile.window import Window
@@ -212,6 +213,16 @@ def test_all_reduces_of_each_micro_batch_are_removed_first(ask, accumulated, reg
     measured, facts = accumulated(16)
     each = hand_made.figures(hand_made.AccumulationFigures, backwards_per_step=16, synchronised_backwards_per_step=16)
     found = ask("DP301", measured.model_copy(update={"accumulation": each}), facts, predictor=regrouped(64, SHARES))
+    assert not any("micro-batches of" in advice.title for advice in found)
+
+
+def test_parts_of_one_batch_are_no_batches_of_the_loader(ask, accumulated, regrouped):
+    """A batch that the script splits into 16 parts: how large they are does not follow from the loader."""
+    measured, facts = accumulated(16)
+    facts[0].windows[0].loader_batches = [1] * 9
+    facts[0].discarded_gradients = DiscardedGradientFacts(passes=[16, 16], discarded=[0, 0], added=[16, 16])
+    assert facts[0].accumulates()
+    found = ask("DP301", measured, facts, predictor=regrouped(64, SHARES))
     assert not any("micro-batches of" in advice.title for advice in found)
 
 

@@ -366,18 +366,20 @@ class Facts:
     def accumulates(self) -> bool | None:
         """Whether gradients of several batches add up in a step, if it has several backward passes.
 
-        Where it has more of them than batches, as with SAM, or the optimizer runs them itself, each is needed for
-        itself. Where no loader shows how many batches a step has, the passes of warm-up steps may show that all of them
-        add up; None where they do not.
+        The passes of warm-up steps may show that all of them add up, also those of the parts of one batch. Else, where
+        it has more of them than batches, as with SAM, or the optimizer runs them itself, each is needed for itself; None
+        where no loader shows how many batches a step has.
         """
         window = self.window("untraced")
         if any(optimizer.name in CLOSURES for optimizer in self.optimizers):
             return False
         if window is None or not window.backwards:
             return None
+        added = 0 if self.discarded_gradients is None else self.discarded_gradients.usually_added
+        if added >= median(window.backwards) > 0:
+            return True
         if not any(window.loader_batches):
-            added = 0 if self.discarded_gradients is None else self.discarded_gradients.usually_added
-            return True if added >= median(window.backwards) > 0 else None
+            return None
         return median(window.loader_batches) >= median(window.backwards)
 
     def batches_per_step(self) -> int:

@@ -20,7 +20,7 @@ _SETTINGS = {
 
 
 def micro_batches(run: RunView) -> int:
-    """Micro-batches per optimizer step; 1 where gradients do not accumulate, or that is not known.
+    """Micro-batches per optimizer step, each a batch of the loader; 1 where gradients do not accumulate, or unknown.
 
     And 1 where several of them all-reduce gradients: that costs more, and another rule removes it first.
     """
@@ -28,7 +28,10 @@ def micro_batches(run: RunView) -> int:
         return 1
     if not run.facts or not all(facts.accumulates() and len(facts.optimizers) == 1 for facts in run.facts):
         return 1  # several optimizers may step in turn, each on batches of its own
-    return run.measured.accumulation.known("backwards_per_step") or 1
+    passes = run.measured.accumulation.known("backwards_per_step") or 1
+    drawn = any(any(window.loader_batches) for facts in run.facts for window in facts.windows)
+    parts = drawn and any(facts.batches_per_step() < passes for facts in run.facts)  # of one batch
+    return 1 if parts else passes
 
 
 def larger_micro_batches(run: RunView, now: int, passes: int, fits: int) -> tuple[int, Saving] | None:
