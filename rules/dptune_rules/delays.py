@@ -6,6 +6,8 @@ from dptune.advice import Evidence
 from dptune.measured import DelayCause, DelayedFigures, digits
 from dptune.rule import RunView
 
+_CAUSES = {"not_prefetched": " not prefetched"}  # of a part of the collectives
+
 
 def delay_of(run: RunView, cause: DelayCause) -> DelayedFigures | None:
     """The collectives that one cause delays; None where there are none."""
@@ -42,6 +44,10 @@ def evidence_of(run: RunView, delay: DelayedFigures) -> list[Evidence]:
     return [
         Evidence(label=label, value=delay.exposed_ns / window_ns, unit="of a traced step").at(delay.known("longest")),
         Evidence(label="part that compute could overlap", value=overlap_share(run, delay), unit="of a traced step"),
-        Evidence(label=named(delay), value=round(delay.calls_per_step, 1), unit="per step and rank"),
+        Evidence(
+            label=f"{named(delay)}{_CAUSES.get(delay.cause, '')}",
+            value=round(delay.calls_per_step, 1),
+            unit="per step and rank",
+        ),
         *([] if sent is None else [Evidence(label="sent", value=round(sent), unit="bytes per step and rank")]),
     ]

@@ -14,24 +14,37 @@ from dptune.present.sections.fsdp import fsdp, no_table
 from .. import reading  # noqa: TID252 - tests are no installed package
 
 SAMPLE = Path(__file__).parents[2] / "sample_traces" / "gpu" / "ranks-nccl-fsdp"
-UNKNOWN = (
-    "no ranges mark where units start their {} passes, so it is unknown how much compute could hide their collectives"
-)
+UNKNOWN = "no ranges mark where {} start their {} passes, so it is unknown how much compute could hide collectives"
 VERDICTS = ("enough compute", "stay exposed")
 
 
-def changed(folder, change, *, ranks=(0, 1), facts=True):
-    """The recording of two ranks on a card, with the names of FSDP's ranges changed; None leaves a range out."""
+def changed(folder, change=str, *, ranks=(0, 1), facts=True, recorded=None, read=(0, 1)):
+    """The recording of two ranks on a card, with the names of FSDP's ranges changed; None leaves a range out.
+
+    `recorded`: other facts of units, by rank; `read`: the ranks that have a trace.
+    """
     for path in filter(Path.is_file, SAMPLE.iterdir()):
         if (rank := re.match(r"rank-0000(\d)\.trace", path.name)) is None:
             if facts:
-                (folder / path.name).write_bytes(path.read_bytes())
+                (folder / path.name).write_bytes(other_facts(path, recorded or {}))
+            continue
+        if int(rank[1]) not in read:
             continue
         trace = json.loads(gzip.decompress(path.read_bytes()))
         if int(rank[1]) in ranks:
             trace["traceEvents"] = [event for event in map(renamed(change), trace["traceEvents"]) if event is not None]
         (folder / path.name).write_bytes(gzip.compress(json.dumps(trace).encode(), 1))
     return reading.measured(folder)
+
+
+def other_facts(path, recorded):
+    rank = re.match(r"rank-0000(\d)\.facts", path.name)
+    if rank is None or int(rank[1]) not in recorded:
+        return path.read_bytes()
+    facts = json.loads(path.read_text())
+    for units in facts["fsdp"]:
+        units.update(recorded[int(rank[1])] if units["mesh"] else {})
+    return json.dumps(facts).encode()
 
 
 def renamed(change):
@@ -48,6 +61,11 @@ def without(*words):
     return lambda name: None if any(word in name for word in words) else name
 
 
+def swapped(name):
+    other = {"layers.1": "layers.2", "layers.2": "layers.1"}
+    return re.sub(r"layers\.[12]", lambda found: other[found[0]], name)
+
+
 def shown(measured):
     """The section as one line of text."""
     lines = fsdp(SimpleNamespace(measured=measured), 80)
@@ -57,20 +75,35 @@ def shown(measured):
 CASES = {
     "a rank without ranges": (
         {"change": without("FSDP"), "ranks": (1,)},
-        ["rank 1 has no ranges of units; figures are from the other ranks only"],
+        ["rank 1 has no ranges of units"],
     ),
     "ranks with other names": (
         {"change": lambda name: name.replace("(layers.", "(blocks."), "ranks": (1,)},
         ["units or collectives of rank 1 differ from those of rank 0"],
     ),
+    "names of two units swapped on a rank": (
+        {"change": swapped, "ranks": (1,)},
+        ["units or collectives of rank 1 differ from those of rank 0"],
+    ),
+    "one name for all units": (
+        {"change": lambda name: re.sub(r"layers\.\d", "layers.0", name)},
+        ["4 units were recorded, but ranges name 1"],
+    ),
+    "a unit that never starts its backward passes": (
+        {"change": without("pre_backward (layers.2)")},
+        [UNKNOWN.format("layers.2", "backward")],
+    ),
     "no names": (
         {"change": lambda name: re.sub(r" \(.*\)", "", name)},
-        ["ranges of several units are unnamed; these units are listed as (root)"],
+        [
+            "4 units were recorded, but ranges name 1",
+            "ranges of several units are unnamed; these units are listed as (root)",
+        ],
     ),
     "no backward passes": (
         {"change": without("backward")},
         [
-            UNKNOWN.format("backward"),
+            UNKNOWN.format("units", "backward"),
             # 6 steps of 2 ranks and 4 units, each gathered twice
             "48 of 96 all-gathers listed under forward passes lie outside the range of any pass; some may "
             "belong to backward passes",
@@ -78,11 +111,12 @@ CASES = {
     ),
     "no forward passes": (
         {"change": without("pre_forward")},
-        [UNKNOWN.format("forward")],
+        [UNKNOWN.format("units", "forward")],
     ),
     "a unit without ranges": (
         {"change": without("layers.2")},
         [
+            "4 units were recorded, but ranges name 3",
             "all-gathers as large as a unit's lie outside all ranges of units and are not listed (2 per rank and step)",
             "reduce-scatters as large as a unit's lie outside all ranges of units and are not listed (1 per rank and "
             "step)",
@@ -144,3 +178,55 @@ def test_how_often_units_are_gathered_is_reported_where_it_is_not_once():
     words = "All-gathers of each unit per step: 4 in forward passes (forward passes include evaluation)."
     assert words in shown(often)
     assert "All-gathers of each unit" not in shown(once)
+
+
+@pytest.mark.parametrize(
+    ("recorded", "gap"),
+    [
+        (
+            {0: {"reshard_after_forward": False}, 1: {"reshard_after_forward": False}},
+            "reshard_after_forward=False was recorded, but backward passes gather units again",
+        ),
+        ({0: {"mesh": [4]}, 1: {"mesh": [4]}}, "a mesh of 4 ranks was recorded, but units communicate among 2"),
+        ({0: {"units": 9}, 1: {"units": 9}}, "9 units were recorded, but ranges name 4"),
+        ({1: {"mesh": [1, 2]}}, "ranks recorded different settings of FSDP; those of the lowest rank are shown"),
+    ],
+)
+def test_settings_that_the_trace_contradicts(tmp_path, recorded, gap):
+    assert changed(tmp_path, recorded=recorded).shard_units.unseen == [gap]
+
+
+def test_a_range_that_is_there_twice_counts_once(tmp_path):
+    found = measured_twice(tmp_path).shard_units
+    whole = reading.measured(SAMPLE).shard_units
+    assert found.unseen == []
+    hideable = [[row.hideable_ns for row in units.rows] for units in (found, whole)]
+    assert hideable[0] == hideable[1]
+
+
+def measured_twice(folder):
+    changed(folder)
+    for path in folder.glob("rank-0000?.trace.json.gz"):
+        trace = json.loads(gzip.decompress(path.read_bytes()))
+        trace["traceEvents"] += [
+            each for each in trace["traceEvents"] if str(each.get("name", "")).startswith("FSDP::")
+        ]
+        path.write_bytes(gzip.compress(json.dumps(trace).encode(), 1))
+    return reading.measured(folder)
+
+
+def test_ranks_that_were_not_read_are_named(tmp_path):
+    measured = changed(tmp_path, read=(0,))
+    assert measured.shard_units.ranks == [0]
+    text = shown(measured)
+    assert "Partial data: figures are from rank 0 only; the run has 2 ranks." in text
+    assert "of the waiting is for" not in text  # how long ranks wait is not known
+    assert "Partial data" not in shown(reading.measured(SAMPLE))
+
+
+def test_a_unit_is_not_hidden_by_its_own_forward_pass():
+    """The first unit of a backward pass was the last of the forward pass, and is freed after it."""
+    rows = reading.measured(SAMPLE).shard_units.rows
+    (first,) = [row for row in rows if (row.unit, row.direction, row.kind) == ("layers.3", "backward", "all_gather")]
+    assert (first.neighbour_compute_ns, first.hideable_ns) == (0, 0)
+    assert first.exposed_ns > 0

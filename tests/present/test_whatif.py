@@ -82,8 +82,8 @@ def test_a_bound_has_no_step_and_its_reason():
     assert "At least Only a bound can be told." in said
 
 
-def test_a_bound_of_nothing_is_a_bound():
-    assert "host.times=0 at least 0 up to 100 % less samples not measured: only a bound At least Only a bound." in text(
+def test_a_bound_of_nothing_is_none():
+    assert "host.times=0 unknown no bound samples not measured: only a bound At least Only a bound." in text(
         [Prediction.only("only a bound", changes={"host.times": 0.0}, low_ns=0)]
     )
 
@@ -177,7 +177,7 @@ def test_nothing_is_looked_for_with_a_replay_that_is_far_off():
 
 def test_a_bound_says_by_how_much_it_is_lower_for_what_the_replay_misses():
     bound = Prediction.only("only a bound", changes={"ddp.no_sync": True}, low_ns=40_000_000)
-    lower = "Bounds Each is lowered by the replay error, 50.0 % of a step."
+    lower = "Bounds Each is lowered by the sum of both errors, 50.0 % of a step."
     assert lower in text([bound], error_share=0.2, held_out_share=0.3)
     assert "Bounds" not in text([bound])
 

@@ -81,9 +81,7 @@ def test_passes_of_one_batch_are_no_micro_batches(ask, make_measured, make_facts
         assert len(ask("DP102", make_measured(exposed_share=0.6, synchronised=2), facts)) == many
 
 
-def test_parts_of_one_batch_are_micro_batches_where_warm_up_steps_show_that_they_add_up(
-    ask, make_measured, make_facts
-):
+def test_parts_of_one_batch_are_micro_batches_where_warm_up_steps_show_that_they_add_up(ask, make_measured, make_facts):
     window = Window("untraced", 5, [10] * 3, loader_batches=[1] * 3, backwards=[2] * 3)
     for added, many in (([2, 2], 1), ([0, 0], 0)):
         seen = DiscardedGradientFacts(passes=[2, 2], discarded=[0, 0], added=added)

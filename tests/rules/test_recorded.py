@@ -414,10 +414,11 @@ def test_tf32_is_predicted_where_steps_were_timed_without_the_profiler(real_trac
     assert (traced.saves.basis, traced.saves.low_share) == ("bound", 0)
 
 
-def test_the_bound_of_prefetching_is_what_prefetching_saved():
+def test_the_saving_of_prefetching_holds_what_prefetching_saved():
     """13 % of a step with two units gathered ahead, on that card: tests/benchmarks/GPU.md."""
     (advice,) = [advice for advice in told(SAMPLES / "gpu" / "ranks-nccl-fsdp").advice if advice.rule == "DP206"]
-    assert advice.saves.high_share == pytest.approx(0.13, abs=0.005)
+    assert advice.saves.basis == "replayed"
+    assert 0.05 < advice.saves.low_share < 0.13 < advice.saves.high_share < 0.15
 
 
 # Rules of which nothing can be shown in a trace, and why.

@@ -249,3 +249,12 @@ def test_other_processes_tell_how_far_they_lie_apart():
 def test_an_odd_process_counts_as_three_times_what_blocks_tell():
     blocks = [window(*([10] * 4 + [12] * 4) * 5)]
     assert unsure_ns(blocks, 12, [12, 12, 90]) == unsure_ns(blocks, 12, [12, 12, 900])
+
+
+def test_what_changes_nothing_is_the_measured_step_also_where_the_replay_misses_it():
+    """No bound, which would be lower by all that the replay misses."""
+    made = ground(error_share=0.2, held_out_share=0.3)
+    same, other = made.predict({"ddp.bucket_cap_mb": 25.0}), made.predict({"ddp.no_sync": True})
+    assert made.missed
+    assert (same.low_ns, same.step_ns, same.high_ns) == (470, 470, 470)
+    assert (other.known("step_ns"), other.known("high_ns")) == (None, None)

@@ -46,7 +46,7 @@ from dptune.measure.inferred import inferred_accumulation, inferred_facts, infer
 from dptune.measure.outliers.devices import kernel_times
 from dptune.measure.outliers.figures import FEW, outliers
 from dptune.measure.rank_figures import rank_figures
-from dptune.measure.shard_units.figures import shard_units
+from dptune.measure.shard_units.figures import only_recorded, shard_units
 from dptune.measure.steps import accumulation, groups, input_wait, noise, steady, tails
 from dptune.measure.steps import times as steptime
 from dptune.measure.synchronous import uneven_steps
@@ -196,7 +196,7 @@ def measure(
         ),
         "shard_units": (
             units,
-            no_units if windowed else no_steps,
+            no_units if windowed else only_recorded(run.facts, no_steps),
         ),
         "attribution": (
             attribution.attribution(detail, next(iter(stepped), None)),

@@ -9,7 +9,8 @@ from pydantic import Field
 from dptune.measured.figure import ABSENT, Figure, Figures, Model
 
 NOT_SHARDED = "the trace has no ranges of fully_shard or FullyShardedDataParallel around collectives"
-ONLY_RECORDED = f"the script shards its model, but {NOT_SHARDED}"
+SHARDED = "the script shards its model, but"  # how the reason begins where a recording says so
+ONLY_RECORDED = f"{SHARDED} {NOT_SHARDED}"
 
 Pass = Literal["forward", "backward"]
 
@@ -94,6 +95,7 @@ class ShardUnits(Figures):
     """The units of FSDP in the order in which they run, the forward pass first."""
 
     rows: list[UnitFigures] = Field(description="by unit, pass and kind")
+    ranks: list[int] = Field(default_factory=list, description="the ranks whose traces show units")
     rank_steps: int = Field(0, description="steps of the ranks whose traces show units, summed over those ranks")
     unseen: list[str] = Field(
         default_factory=list, description="what the traces do not show of the units; usually empty"

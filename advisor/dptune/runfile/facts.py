@@ -367,8 +367,8 @@ class Facts:
         """Whether gradients of several batches add up in a step, if it has several backward passes.
 
         The passes of warm-up steps may show that all of them add up, also those of the parts of one batch. Else, where
-        it has more of them than batches, as with SAM, or the optimizer runs them itself, each is needed for itself; None
-        where no loader shows how many batches a step has.
+        it has more of them than batches, as with SAM, or the optimizer runs them itself, each is needed for itself.
+        None where no loader shows how many batches a step has.
         """
         window = self.window("untraced")
         if any(optimizer.name in CLOSURES for optimizer in self.optimizers):

@@ -17,6 +17,7 @@ from functools import cached_property
 from itertools import chain
 from math import hypot
 from statistics import mean
+from typing import Any
 
 from dptune import __version__
 from dptune.capture.effect import in_force
@@ -188,14 +189,17 @@ class RunModel:
             estimate_ns, below_ns = traced_steps.least_of_devices_ns(self.model, self.step_ns, min(floors)), 0.0
         low_ns, predicted_ns, high_ns = interval(estimate_ns, below_ns, above_ns, floors, self._least_ns(new))
         low_ns, high_ns = one_way(0 if ends else way, low_ns, high_ns, self.step_ns)
+        nothing = not (difference or any(chain.from_iterable(off)) or lacks_network(self.model.hosts, new))
+        if nothing and self.missed and isinstance(self.model, StepModel):  # it changes nothing, whatever is missed
+            why, low_ns, predicted_ns, high_ns = "", *[float(self.step_ns)] * 3
         assumptions = [*assumed(self.model, new, self.traced), *flat_settings.arguments(new, self.facts)]
+        known: dict[str, Any] = {"changes": dict(changes), "assumptions": assumptions}
         batch = None if other.samples is None else round(other.samples)
         why_none = self.measured.missing.get("samples_per_step", "")
         if why:
-            if self.traced and not by_host:
-                low_ns = traced_steps.bound_ns(self.model, self.step_ns, low_ns, first)
-            known = {"global_batch": batch, "low_ns": round(low_ns), "assumptions": assumptions}
-            bound = Prediction.only(why, changes=dict(changes), **known)
+            of_traced = self.traced and not by_host
+            low_ns = traced_steps.bound_ns(self.model, self.step_ns, low_ns, first) if of_traced else low_ns
+            bound = Prediction.only(why, **known, global_batch=batch, low_ns=round(low_ns))
             lacking = {"global_batch": why_none} if batch is None and why_none else {}
             return bound.model_copy(update={"missing": {**bound.missing, **lacking}})
         figures = {
@@ -203,13 +207,12 @@ class RunModel:
             "ns_per_sample": None if other.samples is None else predicted_ns / other.samples,
         }
         prediction = Prediction(
-            changes=dict(changes),
+            **known,
             **figures,
             missing={name: why_none for name, value in figures.items() if value is None},
             step_ns=max(0, round(predicted_ns)),
             low_ns=round(low_ns),
             high_ns=max(0, round(high_ns)),
-            assumptions=assumptions,
         )
         return ranges.as_range(prediction, new if ends else ())
 
@@ -289,8 +292,7 @@ class RunModel:
 
     def _apart_ns(self, other: Model) -> tuple[float, float]:
         """The same for waiting in collectives that were not matched on all ranks."""
-        assert isinstance(self.model, Program)
-        assert isinstance(other, Program)
+        assert isinstance(self.model, Program) and isinstance(other, Program)  # noqa: PT018
         below_ns, above_ns = unmatched.apart_ns(self.model, self._alone_ns, other)
         return self._level * below_ns, self._level * above_ns
 
@@ -347,12 +349,10 @@ class RunModel:
         """The step if communication took no time; None where no link is known."""
         if isinstance(self.model, StepModel):
             return self.step_ns * _replayed(self.model.without_transfers()) / self._unchanged_ns
-        try:
-            no_time: dict[str, Value] = {"link.alpha_us": 0.0, "link.gb_per_s": float("inf")}
-            saved = self._difference(self.model, no_time, self._unchanged_ns)[1]
-        except Missing:
-            return None
-        return max(0.0, self.step_ns + saved)
+        no_time: dict[str, Value] = {"link.alpha_us": 0.0, "link.gb_per_s": float("inf")}
+        with suppress(Missing):
+            return max(0.0, self.step_ns + self._difference(self.model, no_time, self._unchanged_ns)[1])
+        return None
 
     def curve(self) -> list[BucketSize]:
         """The step by the size that is asked for buckets; of steps that CPUs compute."""

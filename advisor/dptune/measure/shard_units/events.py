@@ -123,7 +123,7 @@ def _events(columns: Columns, pattern: re.Pattern[str], steps: Sequence[Step]) -
         if named is not None and step != OUTSIDE:
             direction: Pass = "forward" if named["direction"] == "forward" else "backward"
             found.append(UnitEvent(int(columns.ts_ns[row]), step, direction, named["unit"] or ""))
-    return sorted(found)
+    return sorted(set(found))  # a range that is there twice is one
 
 
 def step_of(time_ns: Ints, steps: Sequence[Step]) -> Ints:

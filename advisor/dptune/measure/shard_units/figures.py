@@ -23,7 +23,7 @@ from dptune.measure.shard_units.policies import flat_names, policies
 from dptune.measure.shard_units.unseen import PASSES, no_starts, unseen
 from dptune.measure.views import DeviceView, RankView
 from dptune.measured import Missing, Pass, ShardUnits, UnitFigures
-from dptune.measured.shard_units import NOT_SHARDED, ONLY_RECORDED
+from dptune.measured.shard_units import NOT_SHARDED, SHARDED
 from dptune.runfile.communication import FsdpFacts
 from dptune.runfile.facts import Facts
 from dptune.trace.kernels import Work
@@ -73,9 +73,12 @@ def shard_units(
     if len(counts) > 1:
         return None, UNEVEN
     gaps = unseen(spent, found, ranks, facts)
-    return _figures_of(spent, found, phased, collectives, facts, gaps), ONLY_RECORDED if policies(
-        facts
-    ) else NOT_SHARDED
+    return _figures_of(spent, found, phased, collectives, facts, gaps), only_recorded(facts, NOT_SHARDED)
+
+
+def only_recorded(facts: Mapping[int, Facts], why: str) -> str:
+    """Why there are no figures, where the script shards its model."""
+    return f"{SHARDED} {why}" if policies(facts) else why
 
 
 def _events_of(view: RankView, device: DeviceView, ranks: Sequence[RankCalls], names: Sequence[str]) -> UnitEvents:
@@ -145,6 +148,7 @@ def _figures_of(
             for key in order
         ],
         rank_steps=steps,
+        ranks=sorted({view.rank for (view, _, _), events in zip(spent, found, strict=True) if events.calls}),
         unseen=gaps,
         forward_depth=depths["forward"],
         backward_depth=depths["backward"],
@@ -219,14 +223,15 @@ def _compute(spent_by: DeviceTimeline, begun: Sequence[UnitEvent], updating: Mas
 def _neighbour(call: UnitCall, begun: Sequence[UnitEvent]) -> tuple[int | None, int]:
     """The start of the unit whose compute could overlap a call, and how many units a gather was issued ahead.
 
-    For an all-gather that is the unit before the one that needs it, in the same step, else the next one to start.
+    For an all-gather that is the unit before the one that needs it, in the same step, but not that unit itself, which
+    has just been freed; else the next one to start.
     """
     after = bisect_right(begun, call.time_ns, key=lambda start: start.time_ns)
     if call.call.kind == _GATHER:
         own = _own_start(call, begun, after)
         if own is None:
             return None, 0
-        before = own - 1 if own and begun[own - 1].step == call.step else None
+        before = own - 1 if own and begun[own - 1].step == call.step and begun[own - 1].unit != call.unit else None
         ahead = {start.time_ns for start in begun[after : own + 1]}  # units that return one tensor start together
         return before, max(0, len(ahead) - call.behind)
     return (after if after < len(begun) and begun[after].step == call.step else None), 0

@@ -13,15 +13,18 @@ from dptune.measure.steps.windows import OUTSIDE
 from dptune.measure.views import RankView
 from dptune.measured import Pass
 from dptune.measured.figure import digits
+from dptune.runfile.communication import FsdpFacts
 from dptune.runfile.facts import Facts
 from dptune.trace.kernels import RANGE_CATEGORIES
 
+SECOND = 2  # version of FSDP
+_FEW = 3  # that are named
 _BACKWARD_ENDS = re.compile(r"FSDP::root_post_backward_callback$")
 _GATHER, _REDUCE = "all_gather", "reduce_scatter"
 _NAMES = {_GATHER: "all-gathers", _REDUCE: "reduce-scatters"}
 PASSES: tuple[Pass, Pass] = ("forward", "backward")
 
-_Counts = Counter[tuple[str, Pass, str]]  # unit, pass, kind
+_Key = tuple[str, Pass, str]  # unit, pass, kind
 
 
 def unseen(
@@ -34,11 +37,14 @@ def unseen(
 
     `ranks`: the collectives in steps, of which some may be those of units without ranges.
     """
+    if not any(events.calls for events in found):
+        return []
     return [
         *_ranks_without_units(spent, found),
         *_ranks_apart(spent, found),
         *_units_without_ranges(found, facts),
         *_units_without_names(spent, found),
+        *_other_settings(found, ranks, facts),
         *_passes_without_starts(found),
         *_gathers_of_no_pass(found),
         *_of_no_unit(spent, found, ranks),
@@ -49,11 +55,11 @@ def _ranks_without_units(spent: Sequence[DeviceTimeline], found: Sequence[UnitEv
     without = sorted({view.rank for (view, _, _), events in zip(spent, found, strict=True) if not events.calls})
     if without:
         have = "has" if len(without) == 1 else "have"
-        yield f"{_listed(without)} {have} no ranges of units; figures are from the other ranks only"
+        yield f"{_listed(without)} {have} no ranges of units"
 
 
 def _ranks_apart(spent: Sequence[DeviceTimeline], found: Sequence[UnitEvents]) -> Iterator[str]:
-    """Every rank runs the same units as often: compared in the steps that the lowest rank has too."""
+    """Every rank issues the same in the same order: compared in the steps that the lowest rank has too."""
     counted = [
         (view.rank, _by_step(view, events)) for (view, _, _), events in zip(spent, found, strict=True) if events.calls
     ]
@@ -67,21 +73,49 @@ def _ranks_apart(spent: Sequence[DeviceTimeline], found: Sequence[UnitEvents]) -
         yield f"units or collectives of {_listed(apart)} differ from those of rank {first:,}"
 
 
-def _by_step(view: RankView, events: UnitEvents) -> dict[int, _Counts]:
-    steps: dict[int, _Counts] = {}
+def _by_step(view: RankView, events: UnitEvents) -> dict[int, list[_Key]]:
+    steps: dict[int, list[_Key]] = {}
     for each in events.calls:
-        number = view.steps[each.step].number
-        steps.setdefault(number, Counter())[each.unit, each.direction, each.call.kind] += 1
+        steps.setdefault(view.steps[each.step].number, []).append((each.unit, each.direction, each.call.kind))
     return steps
 
 
 def _units_without_ranges(found: Sequence[UnitEvents], facts: Mapping[int, Facts]) -> Iterator[str]:
-    recorded = {name for fsdp in (facts[min(facts)].fsdp if facts else []) for name in fsdp.names}
     if any(events.numbered for events in found):
         return
-    if left := recorded - {each.unit for events in found for each in events.calls}:
+    sharded, seen = _sharded(facts), {each.unit for events in found for each in events.calls}
+    recorded = {name for fsdp in sharded for name in fsdp.names}
+    if left := recorded - seen:
         whole = f"{len(left):,} of {len(recorded):,} recorded units"
         yield f"{whole} have no ranges around their collectives and are not listed"
+    units = sum(fsdp.units for fsdp in sharded)
+    if not recorded and len(seen) < units:
+        yield f"{units:,} units were recorded, but ranges name {len(seen):,}"
+
+
+def _sharded(facts: Mapping[int, Facts]) -> list[FsdpFacts]:
+    """What the lowest rank recorded of units with parameters."""
+    return [fsdp for fsdp in (facts[min(facts)].fsdp if facts else []) if fsdp.mesh]
+
+
+def _other_settings(
+    found: Sequence[UnitEvents], ranks: Sequence[RankCalls], facts: Mapping[int, Facts]
+) -> Iterator[str]:
+    """Settings that the trace contradicts: it is then not known which of them the run had."""
+    sharded = _sharded(facts)
+    again = any((each.call.kind, each.direction) == (_GATHER, "backward") for events in found for each in events.calls)
+    if again and sharded and all(fsdp.reshard_after_forward is False for fsdp in sharded):
+        yield "reshard_after_forward=False was recorded, but backward passes gather units again"
+    sizes = {each.call.group_size for events in found for each in events.calls if each.call.group_size}
+    meshes = {fsdp.mesh[-1] for fsdp in sharded if fsdp.version == SECOND}
+    if sizes and len(meshes) == 1 and sizes.isdisjoint(meshes):
+        yield f"a mesh of {meshes.pop():,} ranks was recorded, but units communicate among {min(sizes):,}"
+    if len({_as_text(of_rank) for of_rank in facts.values()}) > 1:
+        yield "ranks recorded different settings of FSDP; those of the lowest rank are shown"
+
+
+def _as_text(facts: Facts) -> str:
+    return repr(sorted(repr((fsdp.version, fsdp.units, fsdp.mesh, fsdp.reshard_after_forward)) for fsdp in facts.fsdp))
 
 
 def _units_without_names(spent: Sequence[DeviceTimeline], found: Sequence[UnitEvents]) -> Iterator[str]:
@@ -99,10 +133,21 @@ def _units_without_names(spent: Sequence[DeviceTimeline], found: Sequence[UnitEv
 def _passes_without_starts(found: Sequence[UnitEvents]) -> Iterator[str]:
     for direction in PASSES:
         if any(no_starts(events, direction) for events in found):
-            yield (
-                f"no ranges mark where units start their {direction} passes, so it is unknown how much compute could "
-                "hide their collectives"
-            )
+            which = "units"
+        elif without := sorted({unit for events in found for unit in _unstarted(events, direction)}):
+            which = ", ".join(unit or "the root" for unit in without[:_FEW]) + (" and others" if without[_FEW:] else "")
+        else:
+            continue
+        yield (
+            f"no ranges mark where {which} start their {direction} passes, so it is unknown how much compute could "
+            "hide collectives"
+        )
+
+
+def _unstarted(events: UnitEvents, direction: Pass) -> set[str]:
+    """Units that send in a pass that they never start."""
+    sends = {each.unit for each in events.calls if each.direction == direction}
+    return sends - {start.unit for start in events.starts if start.direction == direction}
 
 
 def no_starts(events: UnitEvents, direction: Pass) -> bool:
@@ -168,6 +213,6 @@ def _smallest(events: UnitEvents) -> dict[str, int]:
 
 
 def _listed(ranks: Sequence[int]) -> str:
-    few = ", ".join(f"{rank:,}" for rank in ranks[:3])
-    more = f" and {len(ranks) - 3:,} more" if len(ranks) > 3 else ""
+    few = ", ".join(f"{rank:,}" for rank in ranks[:_FEW])
+    more = f" and {len(ranks) - _FEW:,} more" if len(ranks) > _FEW else ""
     return f"{'rank' if len(ranks) == 1 else 'ranks'} {few}{more}"

@@ -17,7 +17,7 @@ def shard_units(report: Report) -> Iterator[Section]:
         if why := fsdp.no_table(report):
             yield Section("shard-units", fsdp.TITLE, "FSDP units", paragraph(why))
         return
-    partial = "".join(paragraph(fsdp.partial(gap)) for gap in found.unseen)
+    partial = "".join(paragraph(gap) for gap in fsdp.gaps(report, found))
     policies = "".join(paragraph(fsdp.policy_words(policy)) for policy in found.policies)
     passes = table(*fsdp.sums(report, found), "FSDP units by pass")
     remarks = "".join(paragraph(remark) for remark in fsdp.remarks(report, found))

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dptune.advice import Report
 from dptune.measured import Missing, Pass, ProcessGroupFigures, ShardPolicy, ShardUnits, UnitFigures, UnitGroup
 from dptune.measured.figure import digits
-from dptune.measured.shard_units import ONLY_RECORDED
+from dptune.measured.shard_units import SHARDED
 from dptune.present.amounts import Hole, data, ns_as_ms, percent, several, shown
 from dptune.present.lines import Line, heading, wrapped
 from dptune.present.process_groups import group_name, rank_list
@@ -52,8 +52,8 @@ def fsdp(report: Report, width: int) -> Iterator[Line]:
             yield from wrapped(why, width, "  ")
         return
     yield from heading(TITLE, width)
-    for gap in found.unseen:
-        yield from wrapped(partial(gap), width, "  ", "    ", role="warning")
+    for gap in gaps(report, found):
+        yield from wrapped(gap, width, "  ", "    ", role="warning")
     for policy in found.policies:
         yield from wrapped(policy_words(policy), width, "  ", "    ")
     yield from table(*sums(report, found), width)
@@ -79,14 +79,18 @@ def no_table(report: Report) -> str:
     if report.measured.known("shard_units") is not None:
         return ""
     why, sharding = report.measured.missing["shard_units"], report.measured.known("sharding")
-    if why != ONLY_RECORDED and (sharding is None or not sharding.communication_ns):
+    if not why.startswith(SHARDED) and (sharding is None or not sharding.communication_ns):
         return ""
     return f"No table by unit: {why}. The section Collectives lists FSDP's collectives by kind and size."
 
 
-def partial(gap: str) -> str:
-    """What the traces do not show of the units, as a sentence."""
-    return f"Partial data: {gap}."
+def gaps(report: Report, found: ShardUnits) -> Iterator[str]:
+    """What the traces do not show of the units, in sentences."""
+    of_all = report.measured.known("world_size") or 0
+    if len(found.ranks) < of_all:
+        read = f"rank {found.ranks[0]:,}" if len(found.ranks) == 1 else rank_list(found.ranks)
+        yield f"Partial data: figures are from {read} only; the run has {of_all:,} ranks."
+    yield from (f"Partial data: {gap}." for gap in found.unseen)
 
 
 def sums(report: Report, found: ShardUnits) -> Table:
@@ -94,7 +98,14 @@ def sums(report: Report, found: ShardUnits) -> Table:
     kinds = list(dict.fromkeys((row.direction, row.kind) for row in found.rows))
     by_kind = [[row for row in found.rows if (row.direction, row.kind) == key] for key in kinds]
     cells = [
-        [_name(rows[0]), str(len(rows)), _size(rows), *_times(report, found, rows), _issued(rows)] for rows in by_kind
+        [
+            _name(rows[0]),
+            str(len(rows)),
+            _size(rows),
+            *_times(report, found, rows),
+            "" if found.unseen else _issued(rows),
+        ]
+        for rows in by_kind
     ]
     return (*_SUMS, *_columns(report), Column("ahead")), cells
 
@@ -128,7 +139,8 @@ def remarks(report: Report, found: ShardUnits) -> Iterator[str]:
             yield _why(found, direction)
     else:
         yield "On a CPU, FSDP's collectives block the script: no compute hides them."
-    yield from filter(None, (_repeated(found), _waited_for(found), _ahead(found)))
+    if not found.unseen:
+        yield from filter(None, (_repeated(found), _waited_for(found), _ahead(found)))
 
 
 def words(report: Report, found: ShardUnits) -> str:
@@ -256,6 +268,8 @@ def _span(times: Sequence[float]) -> str:
 
 def _waited_for(found: ShardUnits) -> str:
     """The rank that most of the waiting is for; nothing where nobody waits. Of several groups a table shows it."""
+    if any(row.known("waiting_ns") is None for row in found.rows):
+        return ""
     rank = found.groups[0].known("waited_for") if len(found.groups) == 1 else None
     return "" if rank is None else f"{percent(found.groups[0].waited_share)} of the waiting is for rank {rank:,}."
 

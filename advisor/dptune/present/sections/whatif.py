@@ -131,7 +131,7 @@ def _predicted(whatif: WhatIf, width: int, run: str) -> Iterator[Line]:
     held_out_share = whatif.known("held_out_share")
     if bounds and held_out_share is not None and missed(whatif.error_share, held_out_share):
         share = percent(whatif.error_share + held_out_share)
-        yield from labelled("Bounds", f"Each is lowered by the replay error, {share} of a step.", width)
+        yield from labelled("Bounds", f"Each is lowered by the sum of both errors, {share} of a step.", width)
     if len(bounds) < len(whatif.predictions):
         yield from labelled("From, to", "Nominal 90 % prediction interval.", width)
     yield from _notes(whatif, width)
@@ -297,6 +297,8 @@ def _row(name: str, prediction: Prediction, whatif: WhatIf) -> list[Cell]:
         why, least = Hole(prediction.missing["step_ns"], "not predicted"), prediction.known("low_ns")
         if least is None:
             return [name, why, why, why, samples if "global_batch" in whatif.missing else why, why]
+        if not least:
+            return [name, "unknown", "", "", samples, "no bound"]
         saved = change(_times(prediction, whatif, least))
         most = f"up to {saved}" if saved.endswith("less") else "no saving"
         return [name, "at least", ns_as_ms(least), "", samples, most]

@@ -69,6 +69,8 @@ def parameters_in(program: Program, value: Value, side: Side, link: Link) -> Pro
     """Units gathered and computed in 16 bits."""
     _needs_units(program)
     if value in (None, "fp32"):
+        if _is_wide(program, "all_gather"):
+            return program
         raise Missing("a GPU trace does not show how long 16-bit kernels would take in fp32")
     return _halved(half_precision(program, side, str(value)), "all_gather", link)
 
@@ -77,6 +79,8 @@ def gradients_in(program: Program, value: Value, link: Link) -> Program:
     """Gradients reduced in 16 bits."""
     _needs_units(program)
     if value in (None, "fp32"):
+        if _is_wide(program, "reduce_scatter"):
+            return program
         raise Missing("a GPU trace does not show how long reducing gradients in fp32 would take")
     return _halved(program, "reduce_scatter", link)
 
@@ -84,6 +88,12 @@ def gradients_in(program: Program, value: Value, link: Link) -> Program:
 def _needs_units(program: Program) -> None:
     if not program.gathers:
         raise Missing(NO_UNITS)
+
+
+def _is_wide(program: Program, kind: str) -> bool:
+    """Whether all collectives of a kind send 32-bit floats already."""
+    dtypes = {message.dtype for message in program.messages if message.kind == kind}
+    return bool(dtypes) and all(dtype in _HALVED for dtype in dtypes)
 
 
 def _halved(program: Program, kind: str, link: Link) -> Program:
