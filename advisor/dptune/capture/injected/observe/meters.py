@@ -245,9 +245,7 @@ class Meters:
 
         @functools.wraps(follow)
         def metered(this: Any, output: Any) -> Any:
-            if this.require_backward_grad_sync and self._noted_forwards < _FORWARDS:
-                self._noted_forwards += 1
-                self._forward_line = users_line(sys._getframe(1))
+            self._note_forward(this)
             searches = this.find_unused_parameters and not this.static_graph and this.require_backward_grad_sync
             if not searches or not torch.is_grad_enabled() or torch.compiler.is_compiling():
                 return follow(this, output)
@@ -259,6 +257,12 @@ class Meters:
                 tally.unused_search_ns += time.perf_counter_ns() - begun - (tally.buffer_sync_ns - synced_ns)
 
         DistributedDataParallel._post_forward = metered  # type: ignore[method-assign]
+
+    def _note_forward(self, module: Any) -> None:
+        with contextlib.suppress(Exception):
+            if module.require_backward_grad_sync and self._noted_forwards < _FORWARDS:
+                self._noted_forwards += 1
+                self._forward_line = users_line(sys._getframe(2))
 
     def _keep_loss(self, root: Any) -> None:
         with contextlib.suppress(Exception):
