@@ -8,7 +8,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from dptune.measured.shard_units import NOT_SHARDED, ONLY_RECORDED
+from dptune.measure.communication.calls import Call
+from dptune.measure.shard_units.events import UnitCall, UnitEvents
+from dptune.measure.shard_units.unseen import _ranks_apart
+from dptune.measured.shard_units import NOT_SHARDED, SHARDED
 from dptune.present.sections.fsdp import fsdp, no_table
 
 from .. import reading  # noqa: TID252 - tests are no installed package
@@ -161,8 +164,8 @@ def test_compute_is_unknown_where_no_unit_starts(tmp_path):
 
 def test_a_recording_of_fully_shard_without_ranges_says_so(tmp_path):
     measured = changed(tmp_path, without("FSDP"))
-    assert measured.missing["shard_units"] == ONLY_RECORDED
-    assert f"No table by unit: {ONLY_RECORDED}" in shown(measured)
+    assert measured.missing["shard_units"] == f"{SHARDED} {NOT_SHARDED}"
+    assert f"No table by unit: {SHARDED} {NOT_SHARDED}. The section Collectives lists" in shown(measured)
 
 
 def test_a_trace_without_facts_and_ranges_has_no_section(tmp_path):
@@ -194,6 +197,26 @@ def test_how_often_units_are_gathered_is_reported_where_it_is_not_once():
 )
 def test_settings_that_the_trace_contradicts(tmp_path, recorded, gap):
     assert changed(tmp_path, recorded=recorded).shard_units.unseen == [gap]
+
+
+def test_what_the_script_gathers_itself_is_no_missing_unit(tmp_path):
+    """All recorded units have ranges: other gathers of that size are not theirs."""
+    units = {"units": 3, "names": ["layers.0", "layers.1", "layers.3"], "gathered_bytes": [1, 1, 1]}
+    measured = changed(tmp_path, without("layers.2"), recorded={0: units, 1: units})
+    assert measured.shard_units.unseen == []
+
+
+@pytest.mark.parametrize(("members", "apart"), [(("[0, 1]", "[0, 1]"), [1]), (("[0, 1]", "[2, 3]"), [])])
+def test_other_process_groups_may_hold_other_units(members, apart):
+    """As the stages of a pipeline do, each sharded among its ranks."""
+    spent, found = [], []
+    for rank, (of_rank, unit) in enumerate(zip(members, ("first", "second"), strict=True)):
+        view = SimpleNamespace(rank=rank, steps=[SimpleNamespace(number=7)])
+        call = Call(0, "all_gather", 10, 5, members=of_rank)
+        spent.append((view, None, None))
+        found.append(UnitEvents([], [], [UnitCall(0, call, 10, 0, "forward", unit)]))
+    differ = [f"units or collectives of rank {rank} differ from those of rank 0" for rank in apart]
+    assert list(_ranks_apart(spent, found)) == differ
 
 
 def test_a_range_that_is_there_twice_counts_once(tmp_path):

@@ -10,7 +10,6 @@ from dptune.measured.figure import ABSENT, Figure, Figures, Model
 
 NOT_SHARDED = "the trace has no ranges of fully_shard or FullyShardedDataParallel around collectives"
 SHARDED = "the script shards its model, but"  # how the reason begins where a recording says so
-ONLY_RECORDED = f"{SHARDED} {NOT_SHARDED}"
 
 Pass = Literal["forward", "backward"]
 

@@ -17,7 +17,7 @@ from dptune.runfile.communication import FsdpFacts
 from dptune.runfile.facts import Facts
 from dptune.trace.kernels import RANGE_CATEGORIES
 
-SECOND = 2  # version of FSDP
+_SECOND = 2  # version of FSDP
 _FEW = 3  # that are named
 _BACKWARD_ENDS = re.compile(r"FSDP::root_post_backward_callback$")
 _GATHER, _REDUCE = "all_gather", "reduce_scatter"
@@ -44,10 +44,10 @@ def unseen(
         *_ranks_apart(spent, found),
         *_units_without_ranges(found, facts),
         *_units_without_names(spent, found),
-        *_other_settings(found, ranks, facts),
+        *_other_settings(spent, found, facts),
         *_passes_without_starts(found),
         *_gathers_of_no_pass(found),
-        *_of_no_unit(spent, found, ranks),
+        *(() if _all_seen(found, facts) else _of_no_unit(spent, found, ranks)),
     ]
 
 
@@ -59,18 +59,29 @@ def _ranks_without_units(spent: Sequence[DeviceTimeline], found: Sequence[UnitEv
 
 
 def _ranks_apart(spent: Sequence[DeviceTimeline], found: Sequence[UnitEvents]) -> Iterator[str]:
-    """Every rank issues the same in the same order: compared in the steps that the lowest rank has too."""
-    counted = [
-        (view.rank, _by_step(view, events)) for (view, _, _), events in zip(spent, found, strict=True) if events.calls
-    ]
-    if not counted:
-        return
-    first, usual = counted[0]
-    apart = sorted(
-        {rank for rank, steps in counted[1:] if any(steps[number] != usual[number] for number in steps.keys() & usual)}
-    )
-    if apart:
-        yield f"units or collectives of {_listed(apart)} differ from those of rank {first:,}"
+    """The ranks of a process group issue the same in the same order: compared in the steps that its first rank has too.
+
+    Other groups may hold other units, as the stages of a pipeline do.
+    """
+    for alike in _by_group(spent, found).values():
+        (first, usual), *others = [(view.rank, _by_step(view, events)) for view, events in alike]
+        apart = sorted(
+            {rank for rank, steps in others if any(steps[number] != usual[number] for number in steps.keys() & usual)}
+        )
+        if apart:
+            yield f"units or collectives of {_listed(apart)} differ from those of rank {first:,}"
+
+
+def _by_group(
+    spent: Sequence[DeviceTimeline], found: Sequence[UnitEvents]
+) -> dict[frozenset[str], list[tuple[RankView, UnitEvents]]]:
+    """The ranks that have units, by the members of their process groups."""
+    groups: dict[frozenset[str], list[tuple[RankView, UnitEvents]]] = {}
+    for (view, _, _), events in zip(spent, found, strict=True):
+        if events.calls:
+            members = frozenset(each.call.members for each in events.calls if each.call.members is not None)
+            groups.setdefault(members, []).append((view, events))
+    return groups
 
 
 def _by_step(view: RankView, events: UnitEvents) -> dict[int, list[_Key]]:
@@ -93,13 +104,19 @@ def _units_without_ranges(found: Sequence[UnitEvents], facts: Mapping[int, Facts
         yield f"{units:,} units were recorded, but ranges name {len(seen):,}"
 
 
+def _all_seen(found: Sequence[UnitEvents], facts: Mapping[int, Facts]) -> bool:
+    """Whether each recorded unit has ranges: what is outside of them the script gathers itself."""
+    recorded = {name for fsdp in _sharded(facts) for name in fsdp.names}
+    return bool(recorded) and recorded <= {each.unit for events in found for each in events.calls}
+
+
 def _sharded(facts: Mapping[int, Facts]) -> list[FsdpFacts]:
     """What the lowest rank recorded of units with parameters."""
     return [fsdp for fsdp in (facts[min(facts)].fsdp if facts else []) if fsdp.mesh]
 
 
 def _other_settings(
-    found: Sequence[UnitEvents], ranks: Sequence[RankCalls], facts: Mapping[int, Facts]
+    spent: Sequence[DeviceTimeline], found: Sequence[UnitEvents], facts: Mapping[int, Facts]
 ) -> Iterator[str]:
     """Settings that the trace contradicts: it is then not known which of them the run had."""
     sharded = _sharded(facts)
@@ -107,10 +124,10 @@ def _other_settings(
     if again and sharded and all(fsdp.reshard_after_forward is False for fsdp in sharded):
         yield "reshard_after_forward=False was recorded, but backward passes gather units again"
     sizes = {each.call.group_size for events in found for each in events.calls if each.call.group_size}
-    meshes = {fsdp.mesh[-1] for fsdp in sharded if fsdp.version == SECOND}
+    meshes = {fsdp.mesh[-1] for fsdp in sharded if fsdp.version == _SECOND}
     if sizes and len(meshes) == 1 and sizes.isdisjoint(meshes):
         yield f"a mesh of {meshes.pop():,} ranks was recorded, but units communicate among {min(sizes):,}"
-    if len({_as_text(of_rank) for of_rank in facts.values()}) > 1:
+    if len(_by_group(spent, found)) == 1 and len({_as_text(of_rank) for of_rank in facts.values()}) > 1:
         yield "ranks recorded different settings of FSDP; those of the lowest rank are shown"
 
 
