@@ -12,7 +12,7 @@ from dptune.measure.communication.calls import Call
 from dptune.measure.shard_units.events import UnitCall, UnitEvents
 from dptune.measure.shard_units.unseen import _ranks_apart
 from dptune.measured.shard_units import NOT_SHARDED, SHARDED
-from dptune.present.sections.fsdp import fsdp, no_table
+from dptune.present.sections.fsdp import _waited_for, fsdp, no_table
 
 from .. import reading  # noqa: TID252 - tests are no installed package
 
@@ -21,10 +21,10 @@ UNKNOWN = "no ranges mark where {} start their {} passes, so it is unknown how m
 VERDICTS = ("enough compute", "stay exposed")
 
 
-def changed(folder, change=str, *, ranks=(0, 1), facts=True, recorded=None, read=(0, 1)):
+def changed(folder, change=str, *, ranks=(0, 1), facts=True, recorded=None, read=(0, 1), twice=False):
     """The recording of two ranks on a card, with the names of FSDP's ranges changed; None leaves a range out.
 
-    `recorded`: other facts of units, by rank; `read`: the ranks that have a trace.
+    `recorded`: other facts of units, by rank; `read`: the ranks that have a trace; `twice`: each range is there twice.
     """
     for path in filter(Path.is_file, SAMPLE.iterdir()):
         if (rank := re.match(r"rank-0000(\d)\.trace", path.name)) is None:
@@ -34,6 +34,8 @@ def changed(folder, change=str, *, ranks=(0, 1), facts=True, recorded=None, read
         if int(rank[1]) not in read:
             continue
         trace = json.loads(gzip.decompress(path.read_bytes()))
+        if twice:
+            trace["traceEvents"] += [each for each in trace["traceEvents"] if is_range(each)]
         if int(rank[1]) in ranks:
             trace["traceEvents"] = [event for event in map(renamed(change), trace["traceEvents"]) if event is not None]
         (folder / path.name).write_bytes(gzip.compress(json.dumps(trace).encode(), 1))
@@ -50,9 +52,13 @@ def other_facts(path, recorded):
     return json.dumps(facts).encode()
 
 
+def is_range(event):
+    return str(event.get("name", "")).startswith("FSDP::")
+
+
 def renamed(change):
     def new(event):
-        if not str(event.get("name", "")).startswith("FSDP::"):
+        if not is_range(event):
             return event
         name = change(event["name"])
         return None if name is None else event | {"name": name}
@@ -220,22 +226,17 @@ def test_other_process_groups_may_hold_other_units(members, apart):
 
 
 def test_a_range_that_is_there_twice_counts_once(tmp_path):
-    found = measured_twice(tmp_path).shard_units
-    whole = reading.measured(SAMPLE).shard_units
+    found, whole = changed(tmp_path, twice=True).shard_units, reading.measured(SAMPLE).shard_units
     assert found.unseen == []
-    hideable = [[row.hideable_ns for row in units.rows] for units in (found, whole)]
-    assert hideable[0] == hideable[1]
+    assert [row.hideable_ns for row in found.rows] == [row.hideable_ns for row in whole.rows]
 
 
-def measured_twice(folder):
-    changed(folder)
-    for path in folder.glob("rank-0000?.trace.json.gz"):
-        trace = json.loads(gzip.decompress(path.read_bytes()))
-        trace["traceEvents"] += [
-            each for each in trace["traceEvents"] if str(each.get("name", "")).startswith("FSDP::")
-        ]
-        path.write_bytes(gzip.compress(json.dumps(trace).encode(), 1))
-    return reading.measured(folder)
+def test_nobody_is_waited_for_where_waiting_is_unknown():
+    found = reading.measured(SAMPLE).shard_units
+    row = found.rows[0]
+    unknown = row.model_copy(update={"waiting_ns": None, "missing": {**row.missing, "waiting_ns": "not matched"}})
+    assert _waited_for(found) == "71.0 % of the waiting is for rank 1."
+    assert _waited_for(found.model_copy(update={"rows": [unknown, *found.rows[1:]]})) == ""
 
 
 def test_ranks_that_were_not_read_are_named(tmp_path):

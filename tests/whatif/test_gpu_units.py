@@ -144,6 +144,8 @@ def test_gathers_that_torch_prefetches_are_not_issued_anew() -> None:
     assert changed(made, {"fsdp.backward_prefetch": 1}).step_ns() == made.step_ns()
     both, forward = (changed(made, {f"fsdp.{name}": 1}).step_ns() for name in ("prefetch", "forward_prefetch"))
     assert both == forward < 0.95 * made.step_ns()
+    for same in ({"fsdp.param_dtype": "fp32"}, {"fsdp.reduce_dtype": "fp32"}):
+        assert changed(made, same).step_ns() == made.step_ns()  # messages are of 32-bit floats already
     with pytest.raises(Missing, match="ranks share a GPU"):  # 0.87 of the step was measured with 2, 1.05 predicted
         changed(made, {"fsdp.backward_prefetch": 2})
     unknown = replace(made, shared=False, gathers=[replace(gather, prefetched=False) for gather in made.gathers])
