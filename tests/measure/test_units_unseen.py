@@ -17,7 +17,7 @@ from dptune.present.sections.fsdp import _waited_for, fsdp, no_table
 from .. import reading  # noqa: TID252 - tests are no installed package
 
 SAMPLE = Path(__file__).parents[2] / "sample_traces" / "gpu" / "ranks-nccl-fsdp"
-UNKNOWN = "no ranges mark where {} start their {} passes, so it is unknown how much compute could hide collectives"
+UNKNOWN = "no ranges mark where {} {} passes, so it is unknown how much compute could hide collectives"
 VERDICTS = ("enough compute", "stay exposed")
 
 
@@ -100,7 +100,7 @@ CASES = {
     ),
     "a unit that never starts its backward passes": (
         {"change": without("pre_backward (layers.2)")},
-        [UNKNOWN.format("layers.2", "backward")],
+        [UNKNOWN.format("layers.2 starts its", "backward")],
     ),
     "no names": (
         {"change": lambda name: re.sub(r" \(.*\)", "", name)},
@@ -112,7 +112,7 @@ CASES = {
     "no backward passes": (
         {"change": without("backward")},
         [
-            UNKNOWN.format("units", "backward"),
+            UNKNOWN.format("units start their", "backward"),
             # 6 steps of 2 ranks and 4 units, each gathered twice
             "48 of 96 all-gathers listed under forward passes lie outside the range of any pass; some may "
             "belong to backward passes",
@@ -120,7 +120,7 @@ CASES = {
     ),
     "no forward passes": (
         {"change": without("pre_forward")},
-        [UNKNOWN.format("units", "forward")],
+        [UNKNOWN.format("units start their", "forward")],
     ),
     "a unit without ranges": (
         {"change": without("layers.2")},
@@ -164,7 +164,7 @@ def test_compute_is_unknown_where_no_unit_starts(tmp_path):
     assert known == {"forward": False, "backward": True}
     assert {row.missing.get("neighbour_compute_ns") for row in rows} == {
         None,
-        "no range shows when units start this pass",
+        "no ranges mark where units start this pass",
     }
 
 

@@ -30,7 +30,7 @@ from dptune.trace.kernels import Work
 
 _NO_SIZE = "the trace does not show the size of each message"
 _NO_FREEING = "the trace does not show when units are freed, or how large they are"
-_NO_STARTS = "no range shows when units start this pass"
+_NO_STARTS = "no ranges mark where units start this pass"
 _NOT_GATHERED = "only all-gathers are issued ahead"
 _NOT_WAITED = "no other rank was matched"
 _NOT_SPLIT = "calls of several ranks could not be matched, so exposed times include waiting for late ranks"

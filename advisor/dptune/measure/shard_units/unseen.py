@@ -15,6 +15,7 @@ from dptune.measured import Pass
 from dptune.measured.figure import digits
 from dptune.runfile.communication import FsdpFacts
 from dptune.runfile.facts import Facts
+from dptune.runfile.ranks import spans
 from dptune.trace.kernels import RANGE_CATEGORIES
 
 _SECOND = 2  # version of FSDP
@@ -150,14 +151,14 @@ def _units_without_names(spent: Sequence[DeviceTimeline], found: Sequence[UnitEv
 def _passes_without_starts(found: Sequence[UnitEvents]) -> Iterator[str]:
     for direction in PASSES:
         if any(no_starts(events, direction) for events in found):
-            which = "units"
+            which = "units start their"
         elif without := sorted({unit for events in found for unit in _unstarted(events, direction)}):
             which = ", ".join(unit or "the root" for unit in without[:_FEW]) + (" and others" if without[_FEW:] else "")
+            which += " starts its" if len(without) == 1 else " start their"
         else:
             continue
         yield (
-            f"no ranges mark where {which} start their {direction} passes, so it is unknown how much compute could "
-            "hide collectives"
+            f"no ranges mark where {which} {direction} passes, so it is unknown how much compute could hide collectives"
         )
 
 
@@ -230,6 +231,4 @@ def _smallest(events: UnitEvents) -> dict[str, int]:
 
 
 def _listed(ranks: Sequence[int]) -> str:
-    few = ", ".join(f"{rank:,}" for rank in ranks[:_FEW])
-    more = f" and {len(ranks) - _FEW:,} more" if len(ranks) > _FEW else ""
-    return f"{'rank' if len(ranks) == 1 else 'ranks'} {few}{more}"
+    return f"rank{'s' if len(ranks) > 1 else ''} {spans(ranks)}"
